@@ -19,6 +19,8 @@ namespace zerohop::bind {
 
 namespace nb = nanobind;
 
+inline constexpr uint64_t kLongestSpin = 200 * kMillisecond; // limits one call, so that Ctrl-C is heard
+
 // A completion queue, and the engine that its reader waits with.
 struct PyQueue {
     std::shared_ptr<Engine> engine;

@@ -1,6 +1,7 @@
 // Defines the Python module zerohop._native.
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
+#include "bind/notification_wait.hpp"
 #include "bind/slots.hpp"
 
 NB_MODULE(_native, m) {
@@ -11,6 +12,7 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
     zerohop::bind::register_in_flight(m);
+    zerohop::bind::register_notification_wait(m);
     zerohop::bind::register_transfers(m);
     zerohop::bind::register_layout(m);
     zerohop::bind::register_memory(m);

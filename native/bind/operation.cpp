@@ -11,8 +11,6 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr uint64_t kLongestSpin = 200 * kMillisecond; // limits one call, so that Ctrl-C is heard
-
 // Waits, and returns true if the operation has ended.
 bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
     if (!self.op || self.op->done()) {

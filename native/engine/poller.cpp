@@ -25,7 +25,11 @@ void Turns::pass(uint64_t now, bool woke_peer) {
 
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
-        const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
+        const uint64_t last_left = last_left_ns_.load(std::memory_order_relaxed);
+        const bool late = now >= last_left + kSoon;
+        const bool quick = now < last_left + kQuickly;
+        quick_.store(quick ? std::min(kQuickCallers, quick_.load(std::memory_order_relaxed) + 1) : 0,
+                     std::memory_order_relaxed);
         late_.store(late ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0, std::memory_order_relaxed);
     }
     watch_descriptors_if_no_caller();
@@ -55,8 +59,22 @@ bool Poller::try_polling() {
     return false;
 }
 
+// Returns true if the next caller is to be expected sooner than a thread could be woken.
+bool Poller::callers_are_quick(uint64_t now) const {
+    return quick_.load(std::memory_order_relaxed) >= kQuickCallers &&
+           now < last_left_ns_.load(std::memory_order_relaxed) + kPause &&
+           listening_loops_.load(std::memory_order_seq_cst) == 0;
+}
+
 // Sees to sleep and wake-ups as the last thread stops polling.
 void Poller::sleep_for_others(uint64_t now) {
+    if (callers_are_quick(now)) {
+        const uint64_t wakes_at = wakes_at_.load(std::memory_order_seq_cst);
+        if (wakes_at != 0 && wakes_at <= now + kPause) {
+            return; // the progress thread looks soon, and no peer need ring before
+        }
+        limit_sleep(now, kPause);
+    }
     presence_.set_sleeping(true);
     if (looks_in_time(now)) {
         return;

@@ -112,6 +112,7 @@ private:
     void sleep_for_others(uint64_t now);
     [[nodiscard]] bool glance(const std::function<bool()>& done);
     [[nodiscard]] bool looks_in_time(uint64_t now);
+    [[nodiscard]] bool callers_are_quick(uint64_t now) const;
     [[nodiscard]] bool try_polling();
     [[nodiscard]] uint64_t recent_left(uint64_t now) const;
     [[nodiscard]] uint64_t streak_left(uint64_t now);
@@ -151,6 +152,7 @@ private:
     std::atomic<uint64_t> seen_ns_{0};            // a recent reading of the clock
     std::atomic<uint64_t> last_left_ns_{0};       // when a caller last stopped polling
     std::atomic<int> late_{0};                    // callers in a row that came later than kSoon
+    std::atomic<int> quick_{0};                   // callers in a row that came within kQuickly
     std::atomic<bool> descriptors_watched_{true}; // written under the lock
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets

@@ -233,6 +233,7 @@ Statistics Engine::statistics() {
     sums["operations_pending"] = operations().pending();
     sums["lane_full"] = full_.load(std::memory_order_relaxed);
     sums["sleeps"] = poller_.sleeps();
+    sums["wake_ups_sent"] = presence().rings();
     return sums;
 }
 

@@ -67,19 +67,21 @@ Poller::Nap Poller::nap(uint64_t linger_until) {
     const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
     // A caller that polls for long arms devices before it sleeps, and kicks when it leaves.
     const uint64_t streak = streak_left(now);
+    const uint64_t pause = callers_are_quick(now) ? kPause : UINT64_MAX;
     const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
-    const uint64_t limit = std::min({work_.left(now).sleep_limit_ns, linger, streak != 0 ? streak : UINT64_MAX});
+    const uint64_t limit = std::min({work_.left(now).sleep_limit_ns, linger, pause, streak != 0 ? streak : UINT64_MAX});
     wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
     // A post that came while wakes_at_ was old is seen here, or has kicked.
     const Left left = work_.left(now_ns());
-    nap.none = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && left.ready);
+    nap.none = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && left.ready && pause == UINT64_MAX);
     if (!nap.none) {
         uint64_t asleep = std::min(limit, left.sleep_limit_ns);
         if (callers_.load(std::memory_order_seq_cst) == 0 && left.unarmed) {
             asleep = std::min(asleep, kStreak); // a caller that was here when devices were armed has left
         }
         nap.rung = sleep_on(progress_epoll_.get(), asleep);
-        nap.theirs = !nap.rung && (asleep == streak || asleep == linger) && recent_left(now_ns()) != 0;
+        nap.theirs =
+            !nap.rung && (asleep == streak || asleep == linger || asleep == pause) && recent_left(now_ns()) != 0;
         sleeps_.fetch_add(1, std::memory_order_relaxed);
     }
     wakes_at_.store(0, std::memory_order_seq_cst);
@@ -138,7 +140,7 @@ void Poller::run() {
         if (park_if_caller_sleeps()) {
             continue;
         }
-        if (callers_.load(std::memory_order_seq_cst) == 0) {
+        if (callers_.load(std::memory_order_seq_cst) == 0 && !callers_are_quick(now_ns())) {
             presence_.set_sleeping(true);
         }
         const Nap slept = nap(linger_until);

@@ -116,6 +116,7 @@ void PeerPresence::ring() const {
     ring_bell(bell_);
     if (own_ != nullptr) {
         own_->woke_peer_.store(true, std::memory_order_relaxed);
+        own_->rings_.fetch_add(1, std::memory_order_relaxed);
     }
 }
 

@@ -38,6 +38,8 @@ public:
     void ring() const;
     void drain() const;
 
+    // How many times this process has woken a peer.
+    [[nodiscard]] uint64_t rings() const { return rings_.load(std::memory_order_relaxed); }
     // True if this process has woken a sleeping peer since the last call.
     bool take_woke_peer() {
         return woke_peer_.load(std::memory_order_relaxed) && woke_peer_.exchange(false, std::memory_order_relaxed);
@@ -51,6 +53,7 @@ private:
     std::shared_ptr<void> pages_;
     PresencePage* page_ = nullptr;
     std::atomic<bool> woke_peer_{false};
+    std::atomic<uint64_t> rings_{0};
 };
 
 // Maps a peer's page read-only, and rings its doorbell.

@@ -126,6 +126,11 @@ class InFlight:
 
     nbytes: types.MemberDescriptorType = ...
 
+class NotificationWait:
+    def __init__(self, core: Any, deadline_ns: int, group: Any = None) -> None: ...
+
+    result: types.MethodDescriptorType = ...
+
 class Transfers:
     def write(
         self,

@@ -177,7 +177,7 @@ def test_a_notification_that_a_thread_of_the_parent_waits_for(world: World) -> N
     waiting = world.here.notification(PATIENCE_S)
     thread = threading.Thread(target=waiting.exception)
     thread.start()
-    eventually(lambda: waiting._guard.locked(), "the thread does not wait")  # type: ignore[attr-defined]
+    eventually(lambda: waiting._claimed, "the thread does not wait")  # type: ignore[attr-defined]
 
     def work() -> str:
         said = [_kind_and_text(waiting.result), str(waiting.done()), type(waiting.exception()).__name__]

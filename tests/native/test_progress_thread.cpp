@@ -129,3 +129,35 @@ TEST_CASE("poller: a progress thread that sleeps for good is told what a caller 
         REQUIRE(eventually([&] { return polled.work.polls.load() >= polls + 3; }));
     }
 }
+
+TEST_CASE("poller: callers that take turns with a peer are not rung for") {
+    Polled polled;
+    constexpr uint64_t kRounds = 20'000;
+    uint64_t unrung = 0;
+    for (uint64_t i = 1; i <= kRounds; ++i) {
+        polled.publish_as_peer();
+        REQUIRE(polled.wait_for(i, kMillisecond));
+        unrung += polled.peer->sleeping() ? 0 : 1;
+    }
+    CHECK(unrung > kRounds / 100); // without quick callers: none; with them: all but where a thread was displaced
+    // Soon after the last one the progress thread is asleep for good, and is rung for.
+    CHECK(eventually([&] { return polled.peer->sleeping(); }));
+    CHECK(eventually([&] { return polled.poller.wakes_at() == UINT64_MAX; }));
+}
+
+TEST_CASE("poller: what comes after callers that took turns is done by the progress thread") {
+    Polled polled;
+    uint64_t count = 0;
+    for (int round = 0; round < 300; ++round) {
+        for (int i = 0; i < 40; ++i) {
+            polled.publish_as_peer();
+            REQUIRE(polled.wait_for(++count, kMillisecond));
+        }
+        for (const auto until = now_ns() + static_cast<uint64_t>(round) * 3 * kMicrosecond; now_ns() < until;) {
+            cpu_pause(); // it comes at any moment of the progress thread's
+        }
+        polled.publish_as_peer();
+        ++count;
+        REQUIRE(eventually([&] { return polled.work.taken.load() >= count; }));
+    }
+}

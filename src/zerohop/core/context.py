@@ -266,8 +266,10 @@ class Context(StridedTransfers, NotCopyable):
 
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""
-        self._core.check_open()
-        return NotificationWait(self._core, 0 if timeout is None else self._core.deadline(timeout))
+        core = self._core
+        if core.closed or core.forked:  # as check_open, without a call: this is part of the latency of each notification
+            raise core.closed_error()
+        return NotificationWait(core, 0 if timeout is None else core.deadline(timeout))
 
     def notification_nowait(self) -> Notification:
         """Return a notification that has arrived; raise WouldBlock if there is none."""

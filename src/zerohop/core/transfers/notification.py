@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from zerohop._native import NativeError
+from zerohop._native import NotificationWait as NativeWait
 from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.native_operation import CTRL_C_NS, cancelled_error
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The deadline for pop_notification to look once.
 _DO_NOT_WAIT: Final = -1
-_new_tuple: Final = tuple.__new__
 
 
 class Notification(NamedTuple):
@@ -56,61 +55,60 @@ class _StreamWait:
         self._waits.cancel()
 
 
-class NotificationWait(Operation[Notification]):
-    """Waits for the next notification that nobody else takes. One thread or task at a time may wait for it."""
+class NotificationWait(NativeWait, Operation[Notification]):
+    """Waits for the next notification that nobody else takes. One thread or task at a time may wait for it.
 
-    __slots__ = (
-        "_armed",
-        "_asked",
-        "_cancelled",
-        "_core",
-        "_deadline_ns",
-        "_error",
-        "_group",
-        "_guard",
-        "_kind",
-        "_note",
-        "_number",
-        "_path",
-        "_timer",
-        "nbytes",
-    )
+    It is made of the Context's core, the monotonic time in nanoseconds at which it ends or 0, and the OperationGroup at
+    whose queue it waits; without one, that is the Context's own queue.
+
+    Attributes:
+        _note: the notification, once one has come.
+        _error: why none came.
+        _cancelled: whether ``cancel`` has ended it.
+        _armed: queues that get a token when this wait ends, and waits of streams.
+        _timer: the native operation that ends at the deadline; None: it is not needed.
+        _asked: whether somebody has waited for it, perhaps not to its end.
+        _claim, _release: allow one waiter at a time: two would take two notifications, and one of them would be lost.
+    """
+
+    __slots__ = ()
+
+    _made: ClassVar = Notification
+    _kind = "notification"
+    _path = None
+    nbytes = 0
 
     _core: Core
+    _group: OperationGroup | None
+    _note: Notification | None
+    _error: BaseException | None
+    _armed: list[tuple[CompletionQueue | _StreamWait, int]]
+    _timer: Op | None
+    _deadline_ns: int
+    _number: int
+    _cancelled: bool
+    _asked: bool
 
-    def __init__(self, core: Core, deadline_ns: int, group: OperationGroup | None = None) -> None:
-        """Wait for a notification in the queue of ``group``; None: in the Context's own queue."""
-        self._core = core
-        self._group = group
-        self._number = 0 if group is None else group.number
-        self._kind = "notification"
-        self._path = None
-        self.nbytes = 0
-        self._deadline_ns = deadline_ns
-        self._note: Notification | None = None
-        self._error: BaseException | None = None
-        self._cancelled = False
-        # Queues that get a token when this wait ends, and waits of streams.
-        self._armed: list[tuple[CompletionQueue | _StreamWait, int]] = []
-        # The native operation that ends at the deadline.
-        self._timer: Op | None = None
-        # Two waiters would take two notifications, and one of them would be lost.
-        self._guard = threading.Lock()
-        # Whether somebody has waited for it, perhaps not to its end. The last, because the destructor goes by it.
-        self._asked = False
+    if (
+        TYPE_CHECKING
+    ):  # native code has these methods, and calls _outcome unless a notification is here or comes at once
+
+        def result(self, timeout: float | None = None) -> Notification: ...
+        def _claim(self) -> bool: ...
+        def _release(self) -> None: ...
 
     def done(self) -> bool:
         self._asked = True
         if self._ended():
             return True
-        if not self._guard.acquire(blocking=False):
+        if not self._claim():
             return False
         try:
             return self._take(_DO_NOT_WAIT, 0) or self._expired()
         finally:
-            self._guard.release()
+            self._release()
 
-    def result(self, timeout: float | None = None) -> Notification:
+    def _outcome(self, timeout: float | None = None) -> Notification:
         self._join(timeout)
         if self._note is None:
             raise self._failure()
@@ -133,7 +131,7 @@ class NotificationWait(Operation[Notification]):
     def __await__(self) -> Generator[Any, None, Notification]:
         self._asked = True
         if not self._ended():
-            if not self._guard.acquire(blocking=False):
+            if not self._claim():
                 raise _busy()
             try:
                 if must_yield(self._core):
@@ -146,7 +144,7 @@ class NotificationWait(Operation[Notification]):
                 self.cancel()
                 raise
             finally:
-                self._guard.release()
+                self._release()
         if self._note is None:
             if self._cancelled:
                 import asyncio
@@ -171,12 +169,12 @@ class NotificationWait(Operation[Notification]):
         self._asked = True
         if self._ended():
             return
-        if not self._guard.acquire(blocking=False):
+        if not self._claim():
             raise _busy()
         try:
             self._wait(timeout)
         finally:
-            self._guard.release()
+            self._release()
 
     def _wait(self, timeout: float | None) -> None:
         now = time.monotonic_ns()
@@ -214,12 +212,8 @@ class NotificationWait(Operation[Notification]):
             return True
         if popped is None:
             return False
-        # This is make_notification without a call, because it is part of the latency of each notification.
-        peer, value, nbytes, message = popped
-        connection = core.connections.get(peer) or core.connection_of(peer)
-        self._note = _new_tuple(Notification, (value, nbytes, connection, message))
-        if self._armed or self._timer is not None:
-            self._wake_others()
+        self._note = make_notification(core, popped)
+        self._wake_others()
         return True
 
     def _why_not(self, error: NativeError) -> ZerohopError:
@@ -286,9 +280,9 @@ class NotificationWait(Operation[Notification]):
             return "cancelled"
         return "waiting" if self._error is None else f"failed: {self._error}"
 
-    def __del__(self) -> None:
-        if not getattr(self, "_asked", True):  # the constructor may have raised
-            dropped.report(self._core, self._kind, None, asked=False, source=self)
+    def _dropped(self) -> None:
+        """Report a wait that is being freed, and that nobody has waited with. Native code calls this."""
+        dropped.report(self._core, self._kind, None, asked=False, source=self)
 
 
 def _busy() -> RuntimeError:
