@@ -27,6 +27,8 @@ public:
     int get() const { return fd_; }
     explicit operator bool() const { return fd_ >= 0; }
     void reset(int fd = -1);
+    // Gives the descriptor to the caller, who closes it.
+    [[nodiscard]] int release() { return std::exchange(fd_, -1); }
 
     // Takes what a system call has made. Throws NativeError, "cannot make WHAT: …", if that was nothing;
     // WHAT names the call.

@@ -155,7 +155,17 @@ void register_engine(nb::module_& m) {
              nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"), nb::arg("sim_peermem") = true,
              nb::arg("gpus") = true)
         .def_prop_ro("presence_fd", [](Engine& self) { return self.presence().page_fd(); })
-        .def_prop_ro("doorbell_fd", [](Engine& self) { return self.presence().doorbell_fd(); })
+        .def(
+            "make_doorbell",
+            [](Engine& self) {
+                check_open(self);
+                Doorbell made = self.presence().make_doorbell();
+                return std::tuple(made.theirs.release(), made.number);
+            },
+            "Makes a doorbell for a peer: the descriptor that the peer gets, which the caller closes, and its number.")
+        .def(
+            "close_doorbell", [](Engine& self, int number) { self.presence().close_doorbell(number); },
+            nb::arg("number"))
         .def(
             "add_peer",
             [](Engine& self, int presence_fd, int doorbell_fd) {

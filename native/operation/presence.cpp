@@ -4,14 +4,19 @@
 #include "base/status.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <mutex>
 #include <string>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <utility>
 
 namespace zerohop {
 
@@ -28,6 +33,17 @@ struct RobustList {
 // In the space that every thread has from its start: a thread without memory for more could not begin to be watched.
 [[gnu::tls_model("initial-exec")]] thread_local RobustList robust;
 
+void watch(const Descriptor& epoll, const Descriptor& bell) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = bell.get();
+    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.get(), &event) != 0) {
+        const int error = errno;
+        throw NativeError(failed_to_make(error),
+                          std::string("cannot watch a doorbell (epoll_ctl): ") + std::strerror(error));
+    }
+}
+
 // Returns the pipe of a doorbell, opened anew. Whoever has a duplicate of a descriptor can make it block, or no longer
 // block, for all who have one; so everybody rings and waits by a descriptor of their own. It can both read and write,
 // so that a doorbell whose owner is gone raises no SIGPIPE.
@@ -40,15 +56,6 @@ Descriptor open_bell(int doorbell) {
     return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell (open /proc/self/fd)");
 }
 
-Descriptor make_doorbell() {
-    std::array<int, 2> ends{-1, -1};
-    if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
-        ends = {-1, -1};
-    }
-    const Descriptor reader(ends[0]);
-    return Descriptor::made(ends[1], "a doorbell (pipe2)");
-}
-
 // A pipe that is full rings already.
 void ring_bell(const Descriptor& bell) {
     const char one = 1;
@@ -58,11 +65,12 @@ void ring_bell(const Descriptor& bell) {
 } // namespace
 
 Presence::Presence()
-    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)), doorbell_(make_doorbell()),
-      bell_(open_bell(doorbell_.get())),
+    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)),
+      bells_(Descriptor::made(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor (epoll_create1)")),
       pages_(map_shared(fd_.get(), page_bytes(), PROT_READ | PROT_WRITE, "the presence page")),
       page_(static_cast<PresencePage*>(pages_.get())) {
     page_->magic.store(kMagic);
+    own_ = make_doorbell();
     // Our mapping is the last writable one. A kernel before 5.1 lacks this seal, and there a peer is trusted as its
     // user is.
     fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
@@ -82,14 +90,44 @@ void Presence::release() {
     robust.head.list.next = &robust.head.list;
 }
 
-void Presence::ring() const {
-    ring_bell(bell_);
+Doorbell Presence::make_doorbell() {
+    std::array<int, 2> ends{-1, -1};
+    if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+        ends = {-1, -1};
+    }
+    const Descriptor reader(ends[0]);
+    Doorbell made{Descriptor::made(ends[1], "a doorbell (pipe2)"), ends[0]};
+    Descriptor ours = open_bell(ends[0]);
+    made.number = ours.get();
+    const std::lock_guard lock(lock_);
+    watch(bells_, ours);
+    doorbells_[made.number] = std::move(ours);
+    return made;
 }
 
-// A peer that rings without end keeps the bell readable, and holds nobody up here.
-void Presence::drain() const {
+void Presence::ring() const {
+    ring_bell(own_.theirs);
+}
+
+void Presence::close_doorbell(int number) {
+    const std::lock_guard lock(lock_);
+    if (const auto found = doorbells_.find(number); found != doorbells_.end()) {
+        // By hand: a forked child may have a duplicate, and it would stay watched.
+        epoll_ctl(bells_.get(), EPOLL_CTL_DEL, number, nullptr);
+        doorbells_.erase(found);
+    }
+}
+
+// A peer that rings without end keeps its bell readable, and holds nobody up here.
+void Presence::drain() {
+    constexpr int kMost = 16; // more of them keep bell_fd() readable
+    std::array<epoll_event, kMost> rung;
     std::array<char, 4096> rings;
-    [[maybe_unused]] const ssize_t got = read(bell_.get(), rings.data(), rings.size());
+    const std::lock_guard lock(lock_);
+    const int count = epoll_wait(bells_.get(), rung.data(), kMost, 0);
+    for (int i = 0; i < count; ++i) {
+        [[maybe_unused]] const ssize_t got = read(rung[static_cast<size_t>(i)].data.fd, rings.data(), rings.size());
+    }
 }
 
 PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own) : own_(own) {

@@ -3,6 +3,9 @@
 // Each Context owns one page that its peers map read-only. Its progress thread holds a robust futex in that page: when
 // the process dies, the kernel marks the futex word while the thread exits, before it frees the address space. That is
 // 70 ms per GiB of touched memory before any of its sockets ends.
+//
+// Each peer has a doorbell of its own, a pipe: whoever can ring a pipe can also empty it, so that one for all of them
+// could be kept silent by any of them.
 #pragma once
 
 #include "base/descriptor.hpp"
@@ -10,6 +13,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 
 namespace zerohop {
 
@@ -18,6 +23,12 @@ struct PresencePage {
     std::atomic<uint32_t> magic;
     std::atomic<uint32_t> owner;    // robust futex word: thread id while alive, 0 after a clean close
     std::atomic<uint32_t> sleeping; // not 0: nobody polls; a peer that leaves work here must ring the doorbell
+};
+
+// A peer's doorbell: the end that the peer gets, and the number by which it is closed.
+struct Doorbell {
+    Descriptor theirs;
+    int number = -1;
 };
 
 class Presence {
@@ -30,13 +41,14 @@ public:
 
     void set_sleeping(bool sleeping) { page_->sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst); }
     int page_fd() const { return fd_.get(); }
-    // Returns the doorbell that peers get.
-    int doorbell_fd() const { return doorbell_.get(); }
-    // Returns the descriptor that the doorbell makes readable, for epoll.
-    int bell_fd() const { return bell_.get(); }
+    // Makes a doorbell for a peer. Throws NativeError if there are no descriptors left.
+    [[nodiscard]] Doorbell make_doorbell();
+    void close_doorbell(int number);
+    // Returns the descriptor that doorbells make readable, for epoll.
+    int bell_fd() const { return bells_.get(); }
     // Makes bell_fd() readable; drain() undoes that.
     void ring() const;
-    void drain() const;
+    void drain();
 
     // How many times this process has woken a peer.
     [[nodiscard]] uint64_t rings() const { return rings_.load(std::memory_order_relaxed); }
@@ -48,8 +60,10 @@ public:
 private:
     friend class PeerPresence;
     Descriptor fd_;
-    Descriptor doorbell_;
-    Descriptor bell_; // the same pipe, opened for this process alone
+    Descriptor bells_; // an epoll of all doorbells
+    std::mutex lock_;  // of those below: a descriptor that is closed while it is drained may be another's by then
+    std::unordered_map<int, Descriptor> doorbells_; // their reading ends, by number
+    Doorbell own_;
     std::shared_ptr<void> pages_;
     PresencePage* page_ = nullptr;
     std::atomic<bool> woke_peer_{false};

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,9 @@ class Client(RawControl):
         self.engine = Engine(0, 0, 0)
         hello = self.shake_hands()
         setup = wire.Setup(providers=["shm"], url=f"zerohop:///{hello.context}?unix=/nowhere", name="raw", nfds=2)
-        self.send(setup, [self.engine.presence_fd, self.engine.doorbell_fd])
+        doorbell, _ = self.engine.make_doorbell()
+        self.send(setup, [self.engine.presence_fd, doorbell])
+        os.close(doorbell)
 
     def map(self, share: int, capability: bytes) -> tuple[wire.Imported, list[int]]:
         """Ask for a memory; the answer comes among messages that are none of this client's business."""
@@ -156,24 +159,32 @@ def test_nothing_is_mapped_without_its_capability(open_context: OpenContext) -> 
         client.close()
 
 
-def test_a_doorbell_that_blocks() -> None:
-    """A peer makes the descriptor that it shares with others block, and fills it: nobody waits for room in it."""
+def test_a_peer_that_plays_with_its_doorbell() -> None:
+    """It makes the descriptor block, fills it, and takes every ring: the owner still hears the others, and they it."""
     owner, liar, victim = Owner(), Liar(), Liar()
     linked("shm", liar.engine, owner.engine)
-    # The owner's doorbell, as both of its peers have it.
-    shared = os.dup(owner.engine.doorbell_fd)
+    shared, number = owner.engine.make_doorbell()  # as the peer gets it
     fcntl.fcntl(shared, fcntl.F_SETFL, fcntl.fcntl(shared, fcntl.F_GETFL) & ~os.O_NONBLOCK)
-    filler = os.open(f"/proc/self/fd/{shared}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    thief = os.open(f"/proc/self/fd/{shared}", os.O_RDWR | os.O_CLOEXEC)
+
+    def steal() -> None:
+        while os.read(thief, 1 << 16) != b"end":
+            pass
+
+    stealing = threading.Thread(target=steal, daemon=True)
+    stealing.start()
     here, _ = linked("shm", victim.engine, owner.engine)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(filler, bytes(1 << 16))
     capability = bytes(range(16))
     route = victim.engine.route(here, victim.region, owner.share, capability, Owner.SHARED, READ | WRITE, None)
-    for _ in range(100):
+    for _ in range(50):
+        time.sleep(0.002)  # the owner's thread falls asleep, for which there is no event
         posted = victim.engine.post(route, 0, 0, 0, 4096, -1, deadline())
         assert not isinstance(posted, Op) or (posted.wait(deadline(), 0) and posted.status is Status.OK)
-    for fd in (shared, filler):
+    os.write(shared, b"end")
+    stealing.join(PATIENCE_S)
+    assert not stealing.is_alive()
+    owner.engine.close_doorbell(number)
+    for fd in (shared, thief):
         os.close(fd)
     victim.close()
     liar.close()

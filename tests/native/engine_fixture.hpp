@@ -196,8 +196,8 @@ inline void connect(Side& a, Side& b, const std::string& way) {
 }
 
 inline void introduce(Side& a, Side& b) {
-    a.peer = a.engine->add_peer(b.engine->presence().page_fd(), b.engine->presence().doorbell_fd());
-    b.peer = b.engine->add_peer(a.engine->presence().page_fd(), a.engine->presence().doorbell_fd());
+    a.peer = a.engine->add_peer(b.engine->presence().page_fd(), b.engine->presence().make_doorbell().theirs.get());
+    b.peer = b.engine->add_peer(a.engine->presence().page_fd(), a.engine->presence().make_doorbell().theirs.get());
 }
 
 struct Pair {

@@ -66,7 +66,7 @@ private:
 struct Polled {
     explicit Polled(uint64_t spin_ns = 0) : poller(work, presence, finished, spin_ns) {
         poller.start();
-        peer = std::make_unique<PeerPresence>(presence.page_fd(), presence.doorbell_fd());
+        peer = std::make_unique<PeerPresence>(presence.page_fd(), presence.make_doorbell().theirs.get());
     }
     // Waits until so much has been polled; false if that was not noticed in time.
     bool wait_for(uint64_t count, uint64_t spin_ns = 0) {

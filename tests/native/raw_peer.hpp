@@ -20,9 +20,10 @@ class RawPeer {
 public:
     // Connects a new lane of `side` to this peer.
     RawPeer(Side& side, const std::string& provider)
-        : side_(side), engine_presence_(side.engine->presence().page_fd(), side.engine->presence().doorbell_fd()) {
+        : side_(side),
+          engine_presence_(side.engine->presence().page_fd(), side.engine->presence().make_doorbell().theirs.get()) {
         presence_.hold(); // held by this thread, which must outlive the peer
-        side.peer = side.engine->add_peer(presence_.page_fd(), presence_.doorbell_fd());
+        side.peer = side.engine->add_peer(presence_.page_fd(), presence_.make_doorbell().theirs.get());
         side.lane = side.engine->add_endpoint(provider, side.peer->id());
         if (provider == "shm") {
             consumer_.emplace();

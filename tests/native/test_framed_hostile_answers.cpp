@@ -26,6 +26,87 @@ TEST_CASE("hostile: answers with a status that no answer has") {
     }
 }
 
+TEST_CASE("hostile: an answer that says that this end has cancelled, or has lost the peer") {
+    for (const std::string& provider : kProviders) {
+        for (const Status status : {Status::cancelled, Status::peer_lost}) {
+            for (const Kind kind : {Kind::write, Kind::read, Kind::fetch_add}) {
+                CAPTURE(provider);
+                CAPTURE(static_cast<int>(status));
+                CAPTURE(static_cast<int>(kind));
+                Target target(provider);
+                const auto local = target.side.alloc(64);
+                Asked asked = ask(target, kind, local, kind == Kind::fetch_add ? 8 : 64);
+                FrameHeader header = reply(FrameKind::ack, asked, 0, kLast);
+                header.status = static_cast<uint8_t>(status);
+                REQUIRE(target.peer.send(header));
+                CHECK(target.side.wait(asked.posted.op) == kMalformed);
+            }
+        }
+    }
+}
+
+TEST_CASE("hostile: reads that end well before all of their bytes have come") {
+    for (const std::string& provider : kProviders) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(device);
+            const auto ends = [&](const std::function<void(Target&, Asked&)>& lie) {
+                Target target(provider);
+                const auto local = target.side.alloc(4096, device);
+                Asked asked = ask(target, Kind::read, local, 100);
+                lie(target, asked);
+                CHECK(target.side.wait(asked.posted.op) == kMalformed);
+                CHECK(eventually([&] { return local->pins() == 0; }));
+            };
+            const auto data = [](Target& target, Asked& asked, uint64_t offset, size_t nbytes, uint8_t flags) {
+                target.peer.send(reply(FrameKind::read_data, asked, offset, flags), {}, Bytes(nbytes, 0xAA));
+            };
+            ends([&](Target& t, Asked& a) { t.peer.send(reply(FrameKind::ack, a, 0, kLast)); });
+            ends([&](Target& t, Asked& a) { data(t, a, 0, 0, kLast); });
+            ends([&](Target& t, Asked& a) { data(t, a, 0, 99, kLast); });
+            ends([&](Target& t, Asked& a) { data(t, a, 0, 99, kLast | kAborted); });
+            ends([&](Target& t, Asked& a) { data(t, a, 1, 99, kLast); });
+            ends([&](Target& t, Asked& a) { // as many bytes, but some of them twice
+                data(t, a, 0, 50, 0);
+                data(t, a, 0, 50, kLast);
+            });
+        }
+    }
+}
+
+TEST_CASE("hostile: messages that end well before all of their bytes have come") {
+    for (const std::string& provider : kProviders) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(device);
+            const auto ends = [&](const std::vector<std::pair<uint64_t, size_t>>& pieces, uint8_t flags) {
+                Target target(provider);
+                const auto buffer = target.side.alloc(100'000, device);
+                FrameHeader frame;
+                frame.kind = FrameKind::send;
+                frame.ticket = 3;
+                frame.arg = 100'000;
+                Posted recv = post(target.side, message(Kind::recv, buffer, 100'000));
+                REQUIRE(target.peer.send(frame));
+                target.peer.receive(FrameKind::clear_to_send);
+                frame.kind = FrameKind::send_data;
+                for (const auto& [offset, nbytes] : pieces) {
+                    frame.offset = offset;
+                    frame.flags = nbytes == pieces.back().second ? flags : 0;
+                    target.peer.send(frame, {}, Bytes(nbytes, 0xAA));
+                }
+                CHECK(target.side.wait(recv.op) == kMalformed);
+                CHECK(eventually([&] { return buffer->pins() == 0; }));
+            };
+            ends({{0, 0}}, kLast);
+            ends({{0, 100}}, kLast);
+            ends({{0, 100}}, kLast | kAborted);
+            ends({{1, 99'999}}, kLast);
+            ends({{0, 60'000}, {0, 40'000}}, kLast);
+        }
+    }
+}
+
 TEST_CASE("hostile: more answers than questions") {
     for (const std::string& provider : kProviders) {
         CAPTURE(provider);

@@ -105,7 +105,8 @@ struct Other {
         const Sockets sockets = tcp ? connected_sockets() : Sockets{};
         Hello mine;
         std::strncpy(mine.provider, provider.c_str(), sizeof mine.provider - 1);
-        mine.fds = {side.engine->presence().page_fd(), side.engine->presence().doorbell_fd(), sockets.b, -1};
+        const Doorbell doorbell = side.engine->presence().make_doorbell();
+        mine.fds = {side.engine->presence().page_fd(), doorbell.theirs.get(), sockets.b, -1};
         hello = hear(socket.get());
         side.peer = side.engine->add_peer(hello.fds[0], hello.fds[1]);
         side.lane = side.engine->add_endpoint(provider, side.peer->id());
@@ -280,7 +281,8 @@ TEST_CASE("child: a peer" * doctest::skip()) {
     Hello mine;
     mine.share = side.engine->shares().add(memory, 0, kBytes, kReadWrite, kCapability).packed();
     mine.device_share = side.engine->shares().add(device, 0, kBytes, kReadWrite, kCapability).packed();
-    mine.fds = {side.engine->presence().page_fd(), side.engine->presence().doorbell_fd(), memory->fd(), -1};
+    const Doorbell doorbell = side.engine->presence().make_doorbell();
+    mine.fds = {side.engine->presence().page_fd(), doorbell.theirs.get(), memory->fd(), -1};
     tell(socket, mine);
     const Hello theirs = hear(socket);
     side.peer = side.engine->add_peer(theirs.fds[0], theirs.fds[1]);

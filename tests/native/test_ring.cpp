@@ -195,12 +195,13 @@ TEST_CASE("ring: what is not a sealed ring of the right size is refused") {
 }
 
 TEST_CASE("presence: what is not a sealed page is refused") {
-    const Presence presence;
-    CHECK_THROWS_AS(PeerPresence(-1, presence.doorbell_fd()), NativeError);
+    Presence presence;
+    const Doorbell bell = presence.make_doorbell();
+    const int doorbell = bell.theirs.get();
+    CHECK_THROWS_AS(PeerPresence(-1, doorbell), NativeError);
     CHECK_THROWS_AS(PeerPresence(presence.page_fd(), -1), NativeError);
-    CHECK_THROWS_AS(PeerPresence(make_memfd("small", 0, F_SEAL_SHRINK).get(), presence.doorbell_fd()), NativeError);
-    CHECK_THROWS_AS(PeerPresence(make_memfd("other", page_bytes(), F_SEAL_SHRINK).get(), presence.doorbell_fd()),
-                    NativeError);
+    CHECK_THROWS_AS(PeerPresence(make_memfd("small", 0, F_SEAL_SHRINK).get(), doorbell), NativeError);
+    CHECK_THROWS_AS(PeerPresence(make_memfd("other", page_bytes(), F_SEAL_SHRINK).get(), doorbell), NativeError);
     // Like our page, but unsealed, so that its owner could take it away.
     const Descriptor open = make_memfd("open", page_bytes(), 0);
     PresencePage page{};
@@ -209,15 +210,18 @@ TEST_CASE("presence: what is not a sealed page is refused") {
     page.magic.store(static_cast<const PresencePage*>(base)->magic.load());
     ::munmap(base, page_bytes());
     REQUIRE(::pwrite(open.get(), &page, sizeof page, 0) == sizeof page);
-    CHECK_THROWS_AS(PeerPresence(open.get(), presence.doorbell_fd()), NativeError);
+    CHECK_THROWS_AS(PeerPresence(open.get(), doorbell), NativeError);
 }
 
-TEST_CASE("presence: a peer that makes the doorbell block, and fills or empties it, holds nobody up") {
+TEST_CASE("presence: a peer that makes its doorbell block, and fills or empties it, holds nobody up") {
     Presence presence;
-    const int shared = presence.doorbell_fd(); // as a peer gets it
+    const Doorbell bell = presence.make_doorbell();
+    const Doorbell other = presence.make_doorbell();
+    const int shared = bell.theirs.get(); // as a peer gets it
     const PeerPresence before(presence.page_fd(), shared);
     REQUIRE(::fcntl(shared, F_SETFL, ::fcntl(shared, F_GETFL) & ~O_NONBLOCK) == 0);
     const PeerPresence after(presence.page_fd(), shared);
+    const PeerPresence honest(presence.page_fd(), other.theirs.get());
     const Descriptor filler(
         ::open(("/proc/self/fd/" + std::to_string(shared)).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     REQUIRE(filler);
@@ -227,15 +231,26 @@ TEST_CASE("presence: a peer that makes the doorbell block, and fills or empties 
     before.ring(); // each of these would wait for ever
     after.ring();
     presence.ring();
+    honest.ring();
     std::vector<char> taken(1 << 20);
     while (::read(filler.get(), taken.data(), taken.size()) > 0) {
     }
-    presence.drain();
-    // And it rings as ever.
-    after.ring();
     pollfd entry{presence.bell_fd(), POLLIN, 0};
-    CHECK(::poll(&entry, 1, 0) == 1);
+    CHECK(::poll(&entry, 1, 0) == 1); // the bells of the others are not the peer's to empty
     presence.drain();
+    CHECK(::poll(&entry, 1, 0) == 0);
+    // And they ring as ever, each of them alone.
+    for (const auto& ring :
+         std::vector<std::function<void()>>{[&] { after.ring(); }, [&] { honest.ring(); }, [&] { presence.ring(); }}) {
+        ring();
+        CHECK(::poll(&entry, 1, 0) == 1);
+        presence.drain();
+        CHECK(::poll(&entry, 1, 0) == 0);
+    }
+    honest.ring();
+    presence.close_doorbell(other.number);
+    CHECK(::poll(&entry, 1, 0) == 0);
+    honest.ring(); // nobody hears it, and no signal is raised
     CHECK(::poll(&entry, 1, 0) == 0);
     // A socket, or an event descriptor, is no doorbell.
     CHECK_THROWS_AS(PeerPresence(presence.page_fd(), Descriptor::event().get()), NativeError);

@@ -49,7 +49,7 @@ struct Rails {
     DomainOptions options_a = kRoce;
     DomainOptions options_b = kRoce;
     int sim_devices = 1;
-    const Presence* life_of_b = nullptr; // what a sees of b's life; null: b's own presence
+    Presence* life_of_b = nullptr; // what a sees of b's life; null: b's own presence
 };
 
 // One end of a verbs lane, and the numbers of its queue pairs.
@@ -73,7 +73,7 @@ struct VerbsPair {
     explicit VerbsPair(const Rails& rails = {}) : a(rails.sim_devices), b(rails.sim_devices) {
         introduce(a, b);
         if (rails.life_of_b != nullptr) {
-            a.peer = a.engine->add_peer(rails.life_of_b->page_fd(), rails.life_of_b->doorbell_fd());
+            a.peer = a.engine->add_peer(rails.life_of_b->page_fd(), rails.life_of_b->make_doorbell().theirs.get());
         }
         for (const std::string& device : rails.of_a) {
             domains_a.push_back(a.engine->open_domain("verbs", device, 1, rails.options_a));

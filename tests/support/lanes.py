@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 import struct
 import time
@@ -94,10 +95,19 @@ class Liar:
         del self.engine, self.region
 
 
+def met(one: Engine, other: Engine) -> int:
+    """Number of the other engine among the peers of the first."""
+    doorbell, _ = other.make_doorbell()
+    try:
+        return one.add_peer(other.presence_fd, doorbell)
+    finally:
+        os.close(doorbell)
+
+
 def linked(provider: str, one: Engine, other: Engine) -> tuple[Endpoint, Endpoint]:
     """The two ends of a new lane between two engines."""
-    here = one.endpoint(provider, one.add_peer(other.presence_fd, other.doorbell_fd))
-    there = other.endpoint(provider, other.add_peer(one.presence_fd, one.doorbell_fd))
+    here = one.endpoint(provider, met(one, other))
+    there = other.endpoint(provider, met(other, one))
     if provider == "tcp":
         left, right = tcp_pair()
         with left, right:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from support.lanes import CAPABILITY, HOST, READ, SPIN_NS, WRITE, deadline, eventually
+from support.lanes import CAPABILITY, HOST, READ, SPIN_NS, WRITE, deadline, eventually, met
 from support.pattern import pattern, poison
 from zerohop._native import Engine, RemoteKeys
 
@@ -46,8 +46,8 @@ class VerbsPair:
     def link(self) -> tuple[Endpoint, Endpoint]:
         """A new lane."""
         one, other = self.here.engine, self.there.engine
-        mine = one.endpoint("verbs", one.add_peer(other.presence_fd, other.doorbell_fd), [self.here.domain])
-        theirs = other.endpoint("verbs", other.add_peer(one.presence_fd, one.doorbell_fd), [self.there.domain])
+        mine = one.endpoint("verbs", met(one, other), [self.here.domain])
+        theirs = other.endpoint("verbs", met(other, one), [self.there.domain])
         ours, addresses = mine.address(), theirs.address()
         mine.connect(*addresses)
         theirs.connect(*ours)

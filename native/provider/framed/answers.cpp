@@ -8,12 +8,19 @@ namespace zerohop::framed {
 
 // The caller holds the lane's lock.
 void FramedEndpoint::note_answer(Outstanding& outstanding, const FrameHeader& header) {
-    const Outcome outcome = outcome_of(header);
-    if (!outcome.ok() && outstanding.outcome.ok()) {
-        outstanding.outcome = outcome;
+    Outcome outcome = outcome_of(header);
+    if (outcome.status == Status::cancelled) { // only this end cancels, and then nobody asks for the outcome
+        outcome = {Status::protocol, Reason::malformed};
     }
     if (header.has(kLast)) {
         --outstanding.answers_due;
+        const bool whole = outstanding.kind != Kind::read || outstanding.pieces.total() == outstanding.nbytes;
+        if (outstanding.answers_due == 0 && outcome.ok() && !whole) {
+            outcome = {Status::protocol, Reason::malformed};
+        }
+    }
+    if (!outcome.ok() && outstanding.outcome.ok()) {
+        outstanding.outcome = outcome;
     }
 }
 
@@ -77,6 +84,10 @@ void FramedEndpoint::end_read_data(const FrameHeader& header) {
         Outstanding* outstanding = requests_.find(header.ticket);
         if (outstanding == nullptr) {
             return; // the lane was closed meanwhile
+        }
+        if (!outstanding->pieces.take(header.offset, header.payload)) {
+            in_.verdict = {Status::protocol, Reason::malformed};
+            return fail(in_.verdict);
         }
         if (!in_.verdict.ok() && outstanding->outcome.ok()) {
             outstanding->outcome = in_.verdict;

@@ -39,14 +39,21 @@ void FramedEndpoint::end_send_data(const FrameHeader& header) {
         return fail(in_.verdict);
     }
     const auto found = arrivals_.find(header.ticket);
+    Arrival& arrival = *found->second;
+    const Outcome aborted = header.has(kAborted) ? as_seen_there(outcome_of(header)) : Outcome{};
+    const bool ends_well = header.has(kLast) && aborted.ok();
+    if (!arrival.pieces.take(header.offset, header.payload) ||
+        (ends_well && arrival.pieces.total() != arrival.nbytes)) {
+        return fail({Status::protocol, Reason::malformed});
+    }
     if (!in_.verdict.ok()) {
-        found->second->outcome = in_.verdict;
+        arrival.outcome = in_.verdict;
     }
     if (!header.has(kLast)) {
         return;
     }
-    if (header.has(kAborted) && found->second->outcome.ok()) {
-        found->second->outcome = as_seen_there(outcome_of(header));
+    if (arrival.outcome.ok()) {
+        arrival.outcome = aborted;
     }
     ending_.push_back(std::move(found->second));
     arrivals_.erase(found);

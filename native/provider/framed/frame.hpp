@@ -79,7 +79,11 @@ inline Outcome outcome_of(const FrameHeader& header) {
     switch (status) {
     case Status::ok:
         return {};
-    case Status::peer_lost:
+    case Status::peer_lost: // of a message whose other end gave up; a peer that answers is not lost
+        if (reason == Reason::given_up) {
+            return {status, reason};
+        }
+        break;
     case Status::access_denied:
     case Status::cancelled:
     case Status::unsupported:

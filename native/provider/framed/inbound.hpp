@@ -5,6 +5,7 @@
 #include "memory/share.hpp"
 #include "operation/operation.hpp"
 #include "provider/framed/frame.hpp"
+#include "provider/framed/pieces.hpp"
 #include "provider/framed/sink.hpp"
 
 #include <cstdint>
@@ -57,6 +58,7 @@ struct Arrival {
     OpRef recv;
     Extents extents;
     uint64_t nbytes = 0;
+    Pieces pieces;
     std::vector<std::byte> eager; // bytes that came before the recv, for device memory
 };
 

@@ -158,6 +158,8 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding)
     header.arg = request.pages->page_bytes;
     const PageNumbers& pages = request.pages->remote;
     std::vector<SmallFrame> frames; // all of them, before the first is queued
+    outstanding.pieces = Pieces(static_cast<uint32_t>((pages.size() + kMaxTable - 1) / kMaxTable),
+                                uint64_t{kMaxTable} * request.pages->page_bytes);
     size_t at = 0;
     do {
         const size_t count = std::min<size_t>(kMaxTable, pages.size() - at);

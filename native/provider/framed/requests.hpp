@@ -5,6 +5,7 @@
 #include "memory/region.hpp"
 #include "operation/operation.hpp"
 #include "provider/framed/frame.hpp"
+#include "provider/framed/pieces.hpp"
 #include "provider/framed/sink.hpp"
 #include "provider/request.hpp"
 
@@ -26,6 +27,7 @@ struct Outstanding {
     uint64_t nbytes = 0;
     uint64_t local_offset = 0;
     std::unique_ptr<Sink> sink; // reads
+    Pieces pieces;              // of a read
     Outcome outcome;            // the first failure
     uint64_t value = 0;
     uint32_t answers_due = 1;     // page lists are read with several requests

@@ -91,6 +91,8 @@ class Session:
         # Done when the first lane for messages is up, or with the error that prevents it.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
+        # The number of the peer's doorbell; None: it has none, as on another host.
+        self._doorbell: int | None = None
         link.session = self
         link.control = channel.protection()
 
@@ -98,17 +100,7 @@ class Session:
         """Run until the conversation ends."""
         try:
             self._channel.end_when_silent(self._core.settings.heartbeat)
-            fds = (self._core.engine.presence_fd, self._core.engine.doorbell_fd) if self._channel.unix else ()
-            self._channel.post(
-                wire.Setup(
-                    providers=list(self._core.providers),
-                    url=self._core.url,
-                    name=self._core.name[:256],
-                    nics=self._core.nic_ports.nics() if VERBS in self._core.providers else [],
-                    nfds=len(fds),
-                ),
-                fds,
-            )
+            self._post_setup()
             while True:
                 message, received = await self._channel.receive()
                 try:
@@ -137,6 +129,26 @@ class Session:
         finally:
             # Lose the link in any case: without a conversation its Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
+
+    def _post_setup(self) -> None:
+        engine = self._core.engine
+        fds: list[int] = []
+        if self._channel.unix:
+            doorbell, self._doorbell = engine.make_doorbell()
+            fds = [engine.presence_fd, doorbell]
+        try:
+            self._channel.post(
+                wire.Setup(
+                    providers=list(self._core.providers),
+                    url=self._core.url,
+                    name=self._core.name[:256],
+                    nics=self._core.nic_ports.nics() if VERBS in self._core.providers else [],
+                    nfds=len(fds),
+                ),
+                fds,
+            )
+        finally:
+            close_all(fds[1:])
 
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
         return await self._rpc.call(service, body, then)
@@ -175,6 +187,9 @@ class Session:
         self._exports.end()
         self._rpc.end()
         self._channel.close()
+        doorbell, self._doorbell = self._doorbell, None
+        if doorbell is not None and not self._core.gone:
+            self._core.engine.close_doorbell(doorbell)
 
     async def prepare(self, registration: Registration, share: Share) -> None:
         """Take one step towards a path between two memories: open its lane, register ours, or import theirs.
