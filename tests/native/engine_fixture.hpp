@@ -157,6 +157,7 @@ struct Side {
     std::shared_ptr<accel::SimDriver> sim;
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Peer> peer;     // the other side
+    int doorbell = -1;              // that the peer has
     std::shared_ptr<Endpoint> lane; // the lane to `peer`
 
 private:
@@ -196,8 +197,12 @@ inline void connect(Side& a, Side& b, const std::string& way) {
 }
 
 inline void introduce(Side& a, Side& b) {
-    a.peer = a.engine->add_peer(b.engine->presence().page_fd(), b.engine->presence().make_doorbell().theirs.get());
-    b.peer = b.engine->add_peer(a.engine->presence().page_fd(), a.engine->presence().make_doorbell().theirs.get());
+    const Doorbell of_a = a.engine->presence().make_doorbell();
+    const Doorbell of_b = b.engine->presence().make_doorbell();
+    a.peer = a.engine->add_peer(b.engine->presence().page_fd(), of_b.theirs.get());
+    b.peer = b.engine->add_peer(a.engine->presence().page_fd(), of_a.theirs.get());
+    a.doorbell = of_a.number;
+    b.doorbell = of_b.number;
 }
 
 struct Pair {

@@ -198,6 +198,8 @@ TEST_CASE("engine: nothing is left of a hundred lanes") {
             b.engine->close_endpoint(b.lane, {Status::closed, Reason::lane_closed});
             a.engine->drop_peer(a.peer->id(), {Status::closed, Reason::user});
             b.engine->drop_peer(b.peer->id(), {Status::closed, Reason::user});
+            a.engine->presence().close_doorbell(a.doorbell);
+            b.engine->presence().close_doorbell(b.doorbell);
             a.lane.reset();
             b.lane.reset();
             a.peer.reset();
