@@ -174,7 +174,8 @@ bool post_many(const Posting& posting, PyObject* pairs, const Arguments& argumen
         return false;
     }
     return finish(posting, made, kind, read->first.ptr(), operation, [&](Request& request) {
-        return post_ranges(*made.engine, made.route_id, read->list, read->nbytes, made.notify, request, true);
+        return post_ranges(*made.engine, made.route_id, Kind::write, read->list, read->nbytes, made.notify, request,
+                           true);
     });
 }
 

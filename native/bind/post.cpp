@@ -128,10 +128,28 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     return result(engine, posted, request);
 }
 
-// Posts the ranges that are not empty.
-nb::object post_many(const Self& engine, uint64_t route, const Indices& local, const Indices& remote,
-                     const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait, const PyGroup* group,
-                     const std::optional<nb::bytes>& message) {
+// Adds a range to a list, or to the range before it where both follow each other on both sides.
+void add_range(PageList& list, uint64_t here, uint64_t there, uint64_t length) {
+    if (length == 0) {
+        return;
+    }
+    list.remote_end = std::max(list.remote_end, there + length);
+    if (!list.lengths.empty() && list.local.back() + list.lengths.back() == here &&
+        list.remote.back() + list.lengths.back() == there) {
+        list.lengths.back() += length;
+        return;
+    }
+    list.local.push_back(here);
+    list.remote.push_back(there);
+    list.lengths.push_back(length);
+}
+
+// The offsets count from the begin of a range on each side, whose lengths are given, too.
+nb::object post_ranges_of(const Self& engine, uint64_t route, int kind, const Indices& local, const Indices& remote,
+                          const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait,
+                          uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
+                          std::optional<uint64_t> stream, const PyGroup* group,
+                          const std::optional<nb::bytes>& message) {
     const size_t count = lengths.size();
     if (local.size() != count || remote.size() != count) {
         throw nb::value_error("the lists have different lengths");
@@ -140,26 +158,28 @@ nb::object post_many(const Self& engine, uint64_t route, const Indices& local, c
     list->page_bytes = 1;
     uint64_t nbytes = 0;
     for (size_t i = 0; i < count; ++i) {
+        // Negative numbers become very large ones.
         const auto length = static_cast<uint64_t>(lengths.data()[i]);
-        const auto to = static_cast<uint64_t>(remote.data()[i]);
-        if (lengths.data()[i] < 0 || local.data()[i] < 0 || remote.data()[i] < 0) {
-            throw nb::value_error("an offset or a length is negative");
+        const auto here = static_cast<uint64_t>(local.data()[i]);
+        const auto there = static_cast<uint64_t>(remote.data()[i]);
+        if (here > local_nbytes || length > local_nbytes - here) {
+            throw nb::value_error("an offset or a length is negative, or its range not within the local memory");
         }
-        if (length != 0) {
-            list->local.push_back(static_cast<uint64_t>(local.data()[i]));
-            list->remote.push_back(to);
-            list->lengths.push_back(length);
-            list->remote_end = std::max(list->remote_end, to + length);
-            nbytes += length;
+        // The owner checks the bounds; this check finds ranges that have no 64-bit offset at all.
+        if (there > INT64_MAX) {
+            throw NativeError(Status::access_denied, Reason::bounds, "an offset is negative");
         }
+        add_range(*list, local_offset + here, remote_offset + there, length);
+        nbytes += length;
     }
     const Message text = copied(message);
     Request request;
     request.message = text ? &text : nullptr;
+    request.after_stream = stream;
     request.deadline_ns = deadline_ns;
     request.group = group == nullptr ? nullptr : group->group.get();
-    Posted posted =
-        post_ranges(*engine, route, list->ranges() ? std::move(list) : nullptr, nbytes, notify, request, nowait);
+    Posted posted = post_ranges(*engine, route, kind == 1 ? Kind::read : Kind::write,
+                                list->ranges() ? std::move(list) : nullptr, nbytes, notify, request, nowait);
     return result(engine, posted, request);
 }
 
@@ -241,15 +261,15 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     return post_released(engine, endpoint, request, nowait);
 }
 
-Posted post_ranges(Engine& engine, uint64_t route, std::shared_ptr<const PageList> ranges, uint64_t nbytes,
+Posted post_ranges(Engine& engine, uint64_t route, Kind kind, std::shared_ptr<const PageList> ranges, uint64_t nbytes,
                    int64_t notify, Request& request, bool nowait) {
     const std::shared_ptr<const Route> found = route_of(engine, route);
     if (ranges) {
         for (size_t i = 0; i < ranges->local.size(); ++i) {
-            check_local(*found, ranges->local[i], ranges->lengths[i], false);
+            check_local(*found, ranges->local[i], ranges->lengths[i], kind == Kind::read);
         }
     }
-    request.kind = Kind::write;
+    request.kind = kind;
     request.route = found.get();
     request.nbytes = nbytes;
     request.pages = std::move(ranges);
@@ -274,12 +294,14 @@ void def_posts(nb::class_<Engine>& engine) {
                     "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
                     "stream: int | None = None, group: Group | None = None, message: bytes | None = None) -> int | Op"))
-        .def("post_many", &post_many, nb::arg("route"), nb::arg("local"), nb::arg("remote"), nb::arg("lengths"),
-             nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("group") = nb::none(),
-             nb::arg("message") = nb::none(),
-             nb::sig("def post_many(self, route: int, local: numpy.typing.NDArray[numpy.int64], "
+        .def("post_ranges", &post_ranges_of, nb::arg("route"), nb::arg("kind"), nb::arg("local"), nb::arg("remote"),
+             nb::arg("lengths"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("local_offset"),
+             nb::arg("remote_offset"), nb::arg("local_nbytes"), nb::arg("stream") = nb::none(),
+             nb::arg("group") = nb::none(), nb::arg("message") = nb::none(),
+             nb::sig("def post_ranges(self, route: int, kind: int, local: numpy.typing.NDArray[numpy.int64], "
                      "remote: numpy.typing.NDArray[numpy.int64], lengths: numpy.typing.NDArray[numpy.int64], "
-                     "notify: int, deadline_ns: int, nowait: bool, group: Group | None = None, "
+                     "notify: int, deadline_ns: int, nowait: bool, local_offset: int, remote_offset: int, "
+                     "local_nbytes: int, stream: int | None = None, group: Group | None = None, "
                      "message: bytes | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,

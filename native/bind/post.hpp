@@ -10,9 +10,9 @@ namespace zerohop::bind {
 [[nodiscard]] Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offset,
                                 uint64_t remote_offset, uint64_t nbytes, int64_t notify, Request& request, bool nowait);
 
-// Writes ranges of the local memory to ranges of the remote memory, `nbytes` in all; null `ranges`: no bytes. Otherwise
-// as post_range().
-[[nodiscard]] Posted post_ranges(Engine& engine, uint64_t route, std::shared_ptr<const PageList> ranges,
+// Writes or reads ranges of the local memory and of the remote memory, `nbytes` in all; null `ranges`: no bytes.
+// Otherwise as post_range().
+[[nodiscard]] Posted post_ranges(Engine& engine, uint64_t route, Kind kind, std::shared_ptr<const PageList> ranges,
                                  uint64_t nbytes, int64_t notify, Request& request, bool nowait);
 
 void def_posts(nb::class_<Engine>& engine);

@@ -410,15 +410,20 @@ class Engine:
         group: Group | None = None,
         message: bytes | None = None,
     ) -> int | Op: ...
-    def post_many(
+    def post_ranges(
         self,
         route: int,
+        kind: int,
         local: numpy.typing.NDArray[numpy.int64],
         remote: numpy.typing.NDArray[numpy.int64],
         lengths: numpy.typing.NDArray[numpy.int64],
         notify: int,
         deadline_ns: int,
         nowait: bool,
+        local_offset: int,
+        remote_offset: int,
+        local_nbytes: int,
+        stream: int | None = None,
         group: Group | None = None,
         message: bytes | None = None,
     ) -> int | Op: ...

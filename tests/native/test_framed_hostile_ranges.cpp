@@ -29,6 +29,8 @@ TEST_CASE("hostile: ranges outside of the share are answered, and nothing is tou
                 FrameHeader write = target.header(FrameKind::write_ranges, 0, 64, kLast | kNotify);
                 REQUIRE(peer.send(write, table, payload));
                 CHECK(peer.answer(7) == kBounds);
+                REQUIRE(peer.send(target.header(FrameKind::read_ranges, 0, 64), table));
+                CHECK(peer.answer(7) == kBounds);
                 // The result does not change if the frame itself begins late in the share.
                 Table moved = table;
                 moved[0] -= 64;
@@ -76,6 +78,9 @@ TEST_CASE("hostile: ranges that are not the payload end the lane") {
                 CHECK(target.ends_with(kMalformed));
                 CHECK(same_bytes(target.side.get(*target.region), Bytes(target.region->nbytes(), 5)));
                 CHECK_FALSE(target.side.engine->pop_notification(0, 0, 0, false).has_value());
+                Target asked(provider, device);
+                REQUIRE(asked.peer.send(asked.header(FrameKind::read_ranges, 0, 64), table));
+                CHECK(asked.ends_with(kMalformed));
             }
         }
     }

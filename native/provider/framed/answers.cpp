@@ -49,15 +49,23 @@ bool FramedEndpoint::begin_read_data(const FrameHeader& header) {
         in_.verdict = {Status::protocol, Reason::malformed};
         return true;
     }
-    return begin_piece(header, outstanding->op, outstanding->extents(), *outstanding->sink);
+    if (!within(header, outstanding->nbytes)) {
+        return true;
+    }
+    return begin_piece(header, outstanding->op, outstanding->from(header.offset), *outstanding->sink);
+}
+
+// Returns true if a piece lies within an operation of so many bytes.
+bool FramedEndpoint::within(const FrameHeader& header, uint64_t nbytes) {
+    if (header.offset > nbytes || header.payload > nbytes - header.offset) {
+        in_.verdict = {Status::protocol, Reason::malformed};
+        return false;
+    }
+    return true;
 }
 
 // Places a piece of a read or of a message where the operation wants it, or nowhere if the operation has ended.
-bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, Extents whole, Sink& sink) {
-    if (header.offset > whole.left() || header.payload > whole.left() - header.offset) {
-        in_.verdict = {Status::protocol, Reason::malformed};
-        return true;
-    }
+bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, const Extents& rest, Sink& sink) {
     in_.op = op;
     if (op->done() || header.payload == 0) {
         return true;
@@ -66,8 +74,7 @@ bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, Ext
         in_.verdict = sink.outcome();
         return true;
     }
-    whole.advance(header.offset);
-    if (!sink.begin_frame(whole.first(header.payload))) {
+    if (!sink.begin_frame(rest.first(header.payload))) {
         return false;
     }
     in_.sink = &sink;
@@ -156,8 +163,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
             give_credit_back(outstanding->notify);
         }
         if (reads && outstanding->pages) {
-            const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
-            requests_.give_extra(parts > 1 ? static_cast<uint32_t>(parts - 1) : 0);
+            requests_.give_extra(requests_for(*outstanding->pages) - 1);
         }
         requests_.remove(ticket); // unpins, before anybody can see the end
     }

@@ -110,6 +110,8 @@ protected:
         return {};
     }
     [[nodiscard]] static uint64_t end_of(const PageList& pages);
+    [[nodiscard]] static size_t most_of(const PageList& pages);
+    [[nodiscard]] static uint32_t requests_for(const PageList& pages);
     // Checks a copy that this process or a device makes by itself, and pins both memories.
     template <class Theirs>
     [[nodiscard]] Outcome begin_copy(const Request& request, const std::shared_ptr<Theirs>& theirs, Pin<Region>& local,
@@ -163,7 +165,8 @@ private:
     void on_ack(const FrameHeader& header);
     void note_answer(Outstanding& outstanding, const FrameHeader& header);
     bool begin_read_data(const FrameHeader& header);
-    bool begin_piece(const FrameHeader& header, const OpRef& op, Extents whole, Sink& sink);
+    bool begin_piece(const FrameHeader& header, const OpRef& op, const Extents& rest, Sink& sink);
+    [[nodiscard]] bool within(const FrameHeader& header, uint64_t nbytes);
     void end_read_data(const FrameHeader& header);
     void complete(uint32_t ticket);
     bool poll_reads();
@@ -187,7 +190,7 @@ private:
     [[nodiscard]] Outcome admit(const FrameHeader& header, uint8_t right, uint64_t nbytes,
                                 std::shared_ptr<Share>& share, Pin<Region>& region);
     [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint64_t room) const;
-    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, uint64_t room) const;
+    [[nodiscard]] Outcome check_ranges(uint64_t left, uint64_t room) const;
     void announce(const FrameHeader& header);
     // arrivals.cpp
     [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,

@@ -18,7 +18,7 @@ enum class FrameKind : uint8_t {
     write = 1,     // a piece of a write at `offset`; the piece with `last` is answered by an ack
     write_pages,   // table: page numbers; payload: those pages
     read,          // `arg` bytes at `offset`; answered by read_data
-    read_pages,    // table: page numbers of `arg` bytes each
+    read_pages,    // table: page numbers of `arg` bytes each; begins() says where they begin in the operation
     fetch_add,     // table: addend
     compare_swap,  // table: compare, swap
     notify,        // table: a message of `page_bytes` bytes, if there is one
@@ -31,6 +31,7 @@ enum class FrameKind : uint8_t {
     ping,          // I live
     withdraw,      // the sender gave the message up: no recv may take it any more
     write_ranges,  // table: offsets, then as many lengths, none of them 0; payload: those ranges
+    read_ranges,   // table: the same, `arg` bytes in all; begins() says where they begin in the operation
 };
 
 inline constexpr uint8_t kLast = 1;    // the last piece of its operation
@@ -62,6 +63,12 @@ struct FrameHeader {
         reason = static_cast<uint8_t>(queue_of(what) >> 8);
     }
     int64_t announced() const { return notify_of(static_cast<uint16_t>(status | reason << 8), notify); }
+    // Page lists and ranges of many pages are read by several requests, whose pieces may come in any order.
+    void begin_at(uint64_t where) {
+        notify = static_cast<uint32_t>(where);
+        page_bytes = static_cast<uint32_t>(where >> 32);
+    }
+    uint64_t begins() const { return uint64_t{page_bytes} << 32 | notify; }
     ShareId share() const { return {share_index, share_generation}; }
 };
 static_assert(sizeof(FrameHeader) == 64);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <numeric>
+#include <span>
 
 namespace zerohop::framed {
 
@@ -30,6 +32,16 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
 }
 
 } // namespace
+
+// Returns how many pages, or ranges, one request may ask for.
+size_t FramedEndpoint::most_of(const PageList& pages) {
+    return pages.ranges() ? kMaxTable / 2 : kMaxTable;
+}
+
+uint32_t FramedEndpoint::requests_for(const PageList& pages) {
+    const size_t most = most_of(pages);
+    return std::max<uint32_t>(1, static_cast<uint32_t>((pages.remote.size() + most - 1) / most));
+}
 
 // Returns the offset past the last byte of the pages; UINT64_MAX if 64 bits do not hold it.
 uint64_t FramedEndpoint::end_of(const PageList& pages) {
@@ -104,11 +116,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (const Outcome pinned = pin_local(request.route->local, local); !pinned.ok()) {
         return {Posted::What::failed, pinned};
     }
-    uint32_t parts = 1;
-    if (reads && request.pages) {
-        parts =
-            std::max<uint32_t>(1, static_cast<uint32_t>((request.pages->remote.size() + kMaxTable - 1) / kMaxTable));
-    }
+    const uint32_t parts = reads && request.pages ? requests_for(*request.pages) : 1;
     if (parts > kWindow) {
         return {Posted::What::failed, {Status::unsupported, Reason::too_many_pages}};
     }
@@ -149,29 +157,39 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding)
     if (!outstanding.local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
     }
-    FrameHeader header = header_of(FrameKind::read, request, outstanding.ticket);
+    const FrameHeader header = header_of(FrameKind::read, request, outstanding.ticket);
     if (!request.pages) {
         push_small(header);
         return;
     }
-    header.kind = FrameKind::read_pages;
-    header.arg = request.pages->page_bytes;
-    const PageNumbers& pages = request.pages->remote;
+    const PageList& pages = *request.pages;
+    const bool ranges = pages.ranges();
     std::vector<SmallFrame> frames; // all of them, before the first is queued
-    outstanding.pieces = Pieces(static_cast<uint32_t>((pages.size() + kMaxTable - 1) / kMaxTable),
-                                uint64_t{kMaxTable} * request.pages->page_bytes);
+    std::vector<uint64_t> begins;
+    uint64_t begin = 0;
     size_t at = 0;
     do {
-        const size_t count = std::min<size_t>(kMaxTable, pages.size() - at);
+        const size_t count = std::min(most_of(pages), pages.remote.size() - at);
+        const std::span remote(pages.remote.data() + at, count);
         SmallFrame& frame = frames.emplace_back();
         frame.header = header;
-        frame.header.table = static_cast<uint32_t>(count);
-        // Says where these pages begin in the operation, so that pieces of several requests may come in any order.
-        frame.header.notify = static_cast<uint32_t>(at / kMaxTable);
-        frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at),
-                           pages.begin() + static_cast<ptrdiff_t>(at + count));
+        frame.header.kind = ranges ? FrameKind::read_ranges : FrameKind::read_pages;
+        frame.header.arg = pages.page_bytes;
+        frame.header.begin_at(begin);
+        frame.table.assign(remote.begin(), remote.end());
+        begins.push_back(begin);
+        if (ranges) {
+            const std::span lengths(pages.lengths.data() + at, count);
+            frame.table.insert(frame.table.end(), lengths.begin(), lengths.end());
+            frame.header.arg = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
+        }
+        frame.header.table = static_cast<uint32_t>(frame.table.size());
+        begin += ranges ? frame.header.arg : count * pages.page_bytes;
         at += count;
-    } while (at < pages.size());
+    } while (at < pages.remote.size());
+    if (begins.size() > 1) {
+        outstanding.pieces = Pieces(std::move(begins));
+    }
     outbound_.push(frames);
 }
 

@@ -230,7 +230,12 @@ bool FramedEndpoint::begin_send_data(const FrameHeader& header) {
         in_.verdict = {Status::protocol, Reason::malformed};
         return true;
     }
-    return begin_piece(header, found->second->recv, found->second->extents, *found->second->sink);
+    if (!within(header, found->second->nbytes)) {
+        return true;
+    }
+    Extents rest = found->second->extents;
+    rest.advance(header.offset);
+    return begin_piece(header, found->second->recv, rest, *found->second->sink);
 }
 
 } // namespace zerohop::framed

@@ -2,18 +2,20 @@
 // side's own, and a program that passes them on would give them to the peer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace zerohop::framed {
 
 class Pieces {
 public:
+    // Of one request.
     Pieces() = default;
-    // Of several requests, whose pieces may come in any order among each other; each asks for so many bytes, the last
-    // one perhaps for fewer.
-    Pieces(uint32_t requests, uint64_t request_bytes)
-        : more_(requests > 1 ? requests : 0), request_bytes_(request_bytes) {}
+    // Of several requests, which begin at these bytes of the operation, the first of them at 0. Their pieces may come
+    // in any order among each other.
+    explicit Pieces(std::vector<uint64_t> begins) : begins_(std::move(begins)), next_(begins_) {}
 
     // Returns false unless the piece follows the one before it.
     [[nodiscard]] bool take(uint64_t offset, uint64_t nbytes) {
@@ -21,16 +23,13 @@ public:
             return true;
         }
         total_ += nbytes;
-        if (more_.empty()) {
+        if (begins_.empty()) {
             return offset == total_ - nbytes;
         }
-        const uint64_t request = offset / request_bytes_;
-        if (request >= more_.size()) {
-            return false;
-        }
-        uint64_t& got = more_[request];
-        const bool follows = offset - request * request_bytes_ == got && nbytes <= request_bytes_ - got;
-        got += nbytes;
+        const auto after = std::upper_bound(begins_.begin(), begins_.end(), offset);
+        uint64_t& next = next_[static_cast<size_t>(after - begins_.begin()) - 1];
+        const bool follows = offset == next && (after == begins_.end() || nbytes <= *after - offset);
+        next += nbytes;
         return follows;
     }
     // Returns how many bytes have come.
@@ -38,8 +37,8 @@ public:
 
 private:
     uint64_t total_ = 0;
-    std::vector<uint64_t> more_; // bytes of each request, if there are several
-    uint64_t request_bytes_ = 0;
+    std::vector<uint64_t> begins_; // empty: there is one request
+    std::vector<uint64_t> next_;   // where the next piece of each has to begin
 };
 
 } // namespace zerohop::framed

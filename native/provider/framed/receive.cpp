@@ -24,6 +24,8 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
         return header.table != 0 && header.table % 2 == 0;
     case FrameKind::read_pages:
         return header.payload == 0 && header.arg <= UINT64_MAX / kMaxTable;
+    case FrameKind::read_ranges:
+        return header.payload == 0 && header.table != 0 && header.table % 2 == 0;
     case FrameKind::fetch_add:
         return header.payload == 0 && header.table == 1;
     case FrameKind::compare_swap:
@@ -179,6 +181,7 @@ void FramedEndpoint::end_frame() {
         return end_write(header);
     case FrameKind::read:
     case FrameKind::read_pages:
+    case FrameKind::read_ranges:
         return on_read(header);
     case FrameKind::fetch_add:
     case FrameKind::compare_swap:

@@ -28,7 +28,9 @@ struct Outstanding {
     uint64_t local_offset = 0;
     std::unique_ptr<Sink> sink; // reads
     Pieces pieces;              // of a read
-    Outcome outcome;            // the first failure
+    Extents walk;               // see from()
+    uint64_t walked = 0;
+    Outcome outcome; // the first failure
     uint64_t value = 0;
     uint32_t answers_due = 1;     // page lists are read with several requests
     bool unmatched = false;       // a send whose recv is not there yet
@@ -40,6 +42,20 @@ struct Outstanding {
 
     // Returns true once every answer has come, and no device copies for it any more.
     bool over() const { return answers_due == 0 && (!sink || sink->settled()); }
+
+    // Returns what follows a byte of it in local memory. Pieces come in order, so that the walk goes on from where the
+    // one before began: to find a byte in ranges takes a step for each of them.
+    Extents from(uint64_t offset) {
+        if (offset < walked) {
+            walked = 0;
+        }
+        if (walked == 0) {
+            walk = extents();
+        }
+        walk.advance(offset - walked);
+        walked = offset;
+        return walk;
+    }
 
     // Returns the whole of it in local memory.
     Extents extents() const {

@@ -9,14 +9,14 @@ namespace zerohop::framed {
 // Checks a request for `nbytes` at the header's offset, or for what its table names, and pins the memory.
 Outcome FramedEndpoint::admit(const FrameHeader& header, uint8_t right, uint64_t nbytes, std::shared_ptr<Share>& share,
                               Pin<Region>& region) {
-    const bool ranged = header.kind == FrameKind::write_ranges;
+    const bool ranged = header.kind == FrameKind::write_ranges || header.kind == FrameKind::read_ranges;
     const bool paged = header.kind == FrameKind::write_pages || header.kind == FrameKind::read_pages;
     Outcome outcome = host_.shares().check(header.share(), header.capability, right, header.offset,
                                            ranged || paged ? 0 : nbytes, share);
     if (outcome.ok() && paged) {
         outcome = check_pages(header, share->nbytes - header.offset);
     } else if (outcome.ok() && ranged) {
-        outcome = check_ranges(header, share->nbytes - header.offset);
+        outcome = check_ranges(nbytes, share->nbytes - header.offset);
     }
     if (outcome.ok() && !region.pin(share->region)) {
         outcome = {Status::access_denied, Reason::revoked};
@@ -37,11 +37,10 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint64_t room) co
     return {};
 }
 
-// Checks the peer's offsets and lengths: they must add up to the payload, and lie within the share.
-Outcome FramedEndpoint::check_ranges(const FrameHeader& header, uint64_t room) const {
+// Checks the peer's offsets and lengths: they must add up to `left`, and lie within the share.
+Outcome FramedEndpoint::check_ranges(uint64_t left, uint64_t room) const {
     Outcome outcome;
     const size_t count = in_.table.size() / 2;
-    uint64_t left = header.payload;
     for (size_t i = 0; i < count; ++i) {
         const uint64_t offset = in_.table[i];
         const uint64_t nbytes = in_.table[count + i];
@@ -170,10 +169,14 @@ void FramedEndpoint::on_notify(const FrameHeader& header) {
 
 void FramedEndpoint::on_read(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::read_pages;
+    const bool listed = paged || header.kind == FrameKind::read_ranges;
     std::shared_ptr<Share> share;
     Pin<Region> region;
     const Outcome outcome = admit(header, kRightRead, header.arg, share, region);
     const uint64_t nbytes = paged ? in_.table.size() * header.arg : header.arg;
+    if (outcome.status == Status::protocol) {
+        return fail(outcome);
+    }
     if (!outcome.ok() || nbytes == 0) {
         return answer(header.ticket, outcome);
     }
@@ -190,14 +193,13 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     transfer.header.kind = FrameKind::read_data;
     transfer.header.ticket = header.ticket;
     transfer.share = std::move(share);
-    // Page lists of more than kMaxTable pages come in several requests; `notify` says which part of them this is.
-    const uint64_t before = paged ? uint64_t{header.notify} * kMaxTable * header.arg : 0;
-    transfer.remote = Extents(before, nbytes);
+    transfer.remote = Extents(listed ? header.begins() : 0, nbytes);
     Extents extents(base, nbytes);
     std::shared_ptr<std::vector<uint64_t>> pages;
-    if (paged) {
+    if (listed) {
         pages = std::make_shared<std::vector<uint64_t>>(in_.table); // and not the buffer, which may be much larger
-        extents = Extents(base, pages->data(), pages->size(), header.arg);
+        extents = paged ? Extents(base, pages->data(), pages->size(), header.arg)
+                        : Extents(base, pages->data(), pages->data() + pages->size() / 2, nbytes);
     }
     if (!region->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);

@@ -28,10 +28,10 @@ from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.context_transfers import core_of
+from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.transfer import transfer
-from zerohop.core.transfers.write_many import write_many
 from zerohop.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ __all__ = [
     "seconds_of",
     "send",
     "transfer",
-    "write_many",
+    "transfer_many",
 ]
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from zerohop.core.face import (
     check_device,
     seconds_of,
     transfer,
-    write_many,
+    transfer_many,
 )
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
 from zerohop.transport import pairing, setup
@@ -341,7 +341,7 @@ def _write_many(
     timeout: float | None = None,
 ) -> Operation[int]:
     self._check_joined()
-    return write_many(self._core, pairs, notify, self._timeout_of(timeout), self._group)
+    return transfer_many(self._core, "write_many", pairs, notify, self._timeout_of(timeout), self._group)
 
 
 # Errors of wrong arguments name the methods by which users know these.

@@ -15,7 +15,7 @@ from zerohop.errors import Closed, from_native
 if TYPE_CHECKING:
     from zerohop.core.runtime.runtime import Runtime
 
-_READS: Final = ("read", "read_pages")
+_READS: Final = ("read", "read_pages", "read_strided", "read_list", "read_many")
 # Operations whose only purpose is that somebody waits for them.
 _WAITS: Final = (*_READS, "recv", "flush", "notification")
 _OURS: Final = __name__.partition(".")[0]

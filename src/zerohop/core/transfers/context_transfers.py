@@ -8,7 +8,7 @@ from zerohop._native import Transfers, begin_posting
 from zerohop.core.base.resource import AsyncCloseable
 from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Finished
-from zerohop.core.transfers import transfer, write_many
+from zerohop.core.transfers import many, ranges, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,6 +188,107 @@ class ContextTransfers(AsyncCloseable, Transfers):
             nowait=True,
         )
 
+    def write_list(
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        src_offsets: Pages,
+        dst_offsets: Pages,
+        lengths: Pages,
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
+        stream: Stream | None = None,
+    ) -> Operation[int]:
+        """Write ``lengths[i]`` bytes at ``src_offsets[i]`` of ``src`` to ``dst_offsets[i]`` of ``dst``, for all i.
+
+        They are one Operation. The value is the sum of the lengths, of which some may be 0. The ranges have no order
+        among each other: bytes of ``dst`` that two of them name are those of either, or a mixture. Ranges that follow
+        each other on both sides move as one. ``notify`` comes after all of them. The arrays may be reused when the call
+        returns.
+        Done and errors as for ``write``; ranges outside of the remote one are AccessDenied, from the Operation.
+
+        Args:
+            src: memory here; the lengths of ``src`` and ``dst`` need not be equal.
+            dst: memory there.
+            src_offsets: one-dimensional array of integers, in bytes.
+            dst_offsets: an array like ``src_offsets``, and as long.
+            lengths: an array like ``src_offsets``, and as long, in bytes.
+            notify: as for ``write``.
+            message: as for ``write``.
+            timeout: as for ``write``.
+            stream: as for ``write``.
+        """
+        return ranges.transfer_list(
+            self._core,
+            "write_list",
+            src,
+            dst,
+            src_offsets,
+            dst_offsets,
+            lengths,
+            notify,
+            timeout,
+            message=message,
+            stream=stream,
+        )
+
+    def read_list(
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        src_offsets: Pages,
+        dst_offsets: Pages,
+        lengths: Pages,
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
+        stream: Stream | None = None,
+    ) -> Operation[int]:
+        """Read ``lengths[i]`` bytes at ``src_offsets[i]`` of ``src`` to ``dst_offsets[i]`` of ``into``; see write_list.
+
+        ``notify`` and ``message`` are as for ``read``.
+        """
+        return ranges.transfer_list(
+            self._core,
+            "read_list",
+            into,
+            src,
+            dst_offsets,
+            src_offsets,
+            lengths,
+            notify,
+            timeout,
+            message=message,
+            stream=stream,
+        )
+
+    def read_many(
+        self,
+        pairs: Sequence[tuple[RemoteBuffer, Local]],
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Read each remote range into its memory here, all of them as one Operation; value: bytes moved.
+
+        Many small reads cost a fraction of as many calls of ``read``, where they go from one handle to one Memory: they
+        then are one request. Where one fails, the content of all is undefined.
+
+        Args:
+            pairs: a list of ``(src, into)``, each as for ``read``.
+            notify: as for ``read``; it comes after all of them, with the sum of their bytes.
+            message: as for ``write``.
+            timeout: as for ``write``, of all together.
+
+        Raises:
+            ValueError, TypeError, Closed: as for ``read``, with nothing posted.
+        """
+        return many.transfer_many(self._core, "read_many", pairs, notify, timeout, message=message)
+
     def fetch_add(
         self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
     ) -> Operation[int]:
@@ -303,7 +404,7 @@ def _write_many(
     message: bytes | None = None,
     timeout: float | None = None,
 ) -> Operation[int]:
-    return write_many.write_many(self._core, pairs, notify, timeout, message=message)
+    return many.transfer_many(self._core, "write_many", pairs, notify, timeout, message=message)
 
 
 # Errors of wrong arguments name the methods by which users know these.

@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
     Pages: TypeAlias = np.ndarray[Any, Any] | Sequence[int]
 
-_WRITE: Final = 0
-_READ: Final = 1
+WRITE: Final = 0
+READ: Final = 1
 _FETCH_ADD: Final = 0
 _COMPARE_SWAP: Final = 1
-_NO_NOTIFY: Final = -1
+NO_NOTIFY: Final = -1
 _WORD: Final = 8
 _WORD_MASK: Final = (1 << 64) - 1
 # Native lengths are less than this.
 _TOO_LONG: Final = 1 << 63
-_BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
+BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 _INT64: Final = np.dtype(np.int64)
 
 
@@ -80,8 +80,8 @@ def transfer(
         remote = remote[:nbytes]
     if nbytes != remote.nbytes:
         raise ValueError(f"{kind}: {nbytes} bytes here and {remote.nbytes} there; slice one of them")
-    code = _WRITE if kind == "write" else _READ
-    if code == _READ and view.readonly:
+    code = WRITE if kind == "write" else READ
+    if code == READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     number, native_group = announced(notify, remote, group)
     if message is not None:
@@ -92,7 +92,7 @@ def transfer(
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
         return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, native_group, message)
 
-    room = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    room = PLAIN if number == NO_NOTIFY else NOTIFIED
     if stream is not None:
         operation = launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room)
     else:
@@ -123,17 +123,17 @@ def transfer_pages(
     page_bytes = index(page_bytes)
     if not 0 < page_bytes < _TOO_LONG:
         raise ValueError(f"page_bytes must be positive and less than 2**63, not {page_bytes}")
-    here, there = _index_array(local_pages), _index_array(remote_pages)
+    here, there = index_array(local_pages), index_array(remote_pages)
     if here.size != there.size:
         raise ValueError(f"{kind}: {here.size} pages here and {there.size} there")
-    code = _WRITE if kind == "write_pages" else _READ
-    if code == _READ and view.readonly:
+    code = WRITE if kind == "write_pages" else READ
+    if code == READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     nbytes = here.size * page_bytes
     # The native call checks the local pages. For the remote ones it knows only the whole share, not a slice of it.
     if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
-        return Failed(core, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
-    number = _NO_NOTIFY if notify is None else notify_value(notify)
+        return Failed(core, kind, None, nbytes, from_native(*BOUNDS, operation=kind, peer=remote.owner))
+    number = NO_NOTIFY if notify is None else notify_value(notify)
     if message is not None:
         message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
@@ -168,7 +168,7 @@ def transfer_pages(
             message,
         )
 
-    room = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    room = PLAIN if number == NO_NOTIFY else NOTIFIED
     if stream is not None:
         return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room)
     if route is not None:
@@ -303,7 +303,7 @@ def check_remote(remote: object) -> None:
 
 def announced(notify: int | None, remote: RemoteBuffer, group: OperationGroup | None) -> tuple[int, Group | None]:
     """Return a notification's number and the operation group, as the engine takes them."""
-    number = _NO_NOTIFY if notify is None else notify_value(notify)
+    number = NO_NOTIFY if notify is None else notify_value(notify)
     if group is None:
         return number, None
     group.check_owner(remote)
@@ -318,7 +318,7 @@ def _word(value: int) -> int:
     return number & _WORD_MASK
 
 
-def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
+def index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Convert page numbers to the form that the native call takes."""
     if type(pages) is np.ndarray and pages.dtype is _INT64 and pages.ndim == 1 and pages.flags.c_contiguous:
         return pages

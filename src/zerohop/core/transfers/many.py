@@ -1,4 +1,8 @@
-"""Does write_many if its native part (native/bind/many.cpp) posted nothing: for several memories, or a first use."""
+"""Makes one Operation of many writes, or of many reads.
+
+The native part of write_many (native/bind/many.cpp) does the plain ones. The others are made here: of several memories,
+on a first use, and all reads.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, message_bytes, notify_value, until_lane
 from zerohop.core.transfers.posting import launch
-from zerohop.core.transfers.transfer import announced, check_remote
+from zerohop.core.transfers.transfer import READ, WRITE, announced, check_remote
 from zerohop.errors import PeerLost, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_link import PeerLink
     from zerohop.core.transfers.op_group import OperationGroup
 
-_KIND: Final = "write_many"
+_READ_MANY: Final = "read_many"
+# So many bytes fit into any memory; the native call checks each range against the memory itself.
+_ANY_LENGTH: Final = (1 << 63) - 1
 
 
 class _Batch:
@@ -47,17 +53,18 @@ class _Batch:
         self.nbytes += view.nbytes
 
 
-def write_many(
+def transfer_many(
     core: Core,
-    pairs: Iterable[tuple[Local, RemoteBuffer]],
+    kind: str,
+    pairs: Iterable[tuple[Local, RemoteBuffer]] | Iterable[tuple[RemoteBuffer, Local]],
     notify: int | None,
     timeout: float | None,
     group: OperationGroup | None = None,
     *,
     message: bytes | None = None,
 ) -> Operation[int]:
-    """Do Context.write_many and Transport.write_many."""
-    batches = _batches(core, pairs, group)
+    """Do write_many of a Context and of a Transport, and Context.read_many, whose pairs are the other way round."""
+    batches = _batches(core, kind, pairs, group)
     if notify is not None:
         notify_value(notify)
     if message is not None:
@@ -65,42 +72,45 @@ def write_many(
     deadline = core.deadline(timeout)
     if not batches:
         if notify is None:
-            return Finished(core, _KIND, None, 0, 0, 0)
+            return Finished(core, kind, None, 0, 0, 0)
         if group is None:
-            raise ValueError(f"{_KIND}: a notification of no writes goes to nobody; notify() takes a peer")
+            raise ValueError(f"{kind}: a notification of no transfers goes to nobody; notify() takes a peer")
         link = group.link
         assert link is not None  # the Transport has looked
 
         async def work() -> int:
-            await _announce(core, link, 0, notify, None, deadline, group)
+            await _announce(core, kind, link, 0, notify, None, deadline, group)
             return 0
 
-        operation = defer(core, _KIND, 0, deadline, work, None, peer=link.peer)
+        operation = defer(core, kind, 0, deadline, work, None, peer=link.peer)
         group.note(operation)
         return operation
     if len(batches) == 1:
-        return _post(core, batches[0], notify, message, deadline, group)
-    return _post_all(core, batches, notify, message, deadline, group)
+        return _post(core, kind, batches[0], notify, message, deadline, group)
+    return _post_all(core, kind, batches, notify, message, deadline, group)
 
 
-def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: OperationGroup | None) -> list[_Batch]:
+def _batches(core: Core, kind: str, pairs: Iterable[tuple[Any, Any]], group: OperationGroup | None) -> list[_Batch]:
     """Check the pairs, and return batches that one request each can carry."""
+    reads = kind == _READ_MANY
+    form = "(RemoteBuffer, memory here)" if reads else "(memory here, RemoteBuffer)"
     if not hasattr(pairs, "__iter__"):
-        raise TypeError(
-            f"{_KIND} takes pairs (memory here, RemoteBuffer), in a list or the like, not {type(pairs).__name__}"
-        )
+        raise TypeError(f"{kind} takes pairs {form}, in a list or the like, not {type(pairs).__name__}")
     found: dict[tuple[int, bytes], _Batch] = {}
     for number, pair in enumerate(pairs):
         try:
-            local, remote = pair
+            src, dst = pair
         except (TypeError, ValueError):
-            raise TypeError(f"{_KIND}: a pair is (memory here, RemoteBuffer), which number {number} is not") from None
+            raise TypeError(f"{kind}: a pair is {form}, which number {number} is not") from None
+        local, remote = (dst, src) if reads else (src, dst)
         check_remote(remote)
         view = view_of(core, local)
+        if reads and view.readonly:
+            raise ValueError(f"cannot read into read-only memory, in pair {number}")
         if group is not None:
             group.check_owner(remote)
         if view.nbytes > remote.nbytes or (view.nbytes < remote.nbytes and group is None):
-            raise ValueError(f"{_KIND}: {view.nbytes} bytes here and {remote.nbytes} there, in pair {number}")
+            raise ValueError(f"{kind}: {view.nbytes} bytes here and {remote.nbytes} there, in pair {number}")
         # Each raw array has a Memory of its own, which its batch keeps.
         key = id(memory_of(view)), key_of(remote)
         if key not in found:
@@ -110,17 +120,38 @@ def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: Ope
 
 
 def _post(
-    core: Core, batch: _Batch, notify: int | None, message: bytes | None, deadline: int, group: OperationGroup | None
+    core: Core,
+    kind: str,
+    batch: _Batch,
+    notify: int | None,
+    message: bytes | None,
+    deadline: int,
+    group: OperationGroup | None,
 ) -> Operation[int]:
     number, native_group = announced(notify, batch.remote, group)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
-    engine = core.engine
+    engine, code = core.engine, READ if kind == _READ_MANY else WRITE
 
     def post(route: int, nowait: bool) -> int | Op:
-        return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group, message)
+        return engine.post_ranges(
+            route,
+            code,
+            local,
+            remote,
+            lengths,
+            number,
+            deadline,
+            nowait,
+            0,
+            0,
+            _ANY_LENGTH,
+            None,
+            native_group,
+            message,
+        )
 
     room = PLAIN if notify is None else NOTIFIED
-    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
+    operation = launch(core, kind, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
     if group is not None:
         group.note(operation)
     return operation
@@ -128,6 +159,7 @@ def _post(
 
 def _post_all(
     core: Core,
+    kind: str,
     batches: list[_Batch],
     notify: int | None,
     message: bytes | None,
@@ -137,11 +169,11 @@ def _post_all(
     """Post several requests, and after all of them the notification."""
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
-        raise ValueError(f"{_KIND}: a notification goes to one peer, and these writes go to {len(owners)}")
-    operations: list[Any] = [_post(core, batch, None, None, deadline, group) for batch in batches]
+        raise ValueError(f"{kind}: a notification goes to one peer, and these transfers have {len(owners)}")
+    operations: list[Any] = [_post(core, kind, batch, None, None, deadline, group) for batch in batches]
     nbytes = sum(batch.nbytes for batch in batches)
     if notify is None and all(type(operation) is Finished for operation in operations):
-        return Finished(core, _KIND, None, nbytes, nbytes, 0)
+        return Finished(core, kind, None, nbytes, nbytes, 0)
     (owner, *_) = owners
 
     async def work(whole: Deferred[int]) -> int:
@@ -154,10 +186,10 @@ def _post_all(
         if notify is not None:
             link = core.connected.get(owner)
             if link is None:
-                raise PeerLost("the peer is gone, and was not notified", operation=_KIND, peer=owner)
+                raise PeerLost("the peer is gone, and was not notified", operation=kind, peer=owner)
             # Over NICs the data of an operation that is done may not be visible yet.
             await flush_lanes(core, link, deadline)
-            await _announce(core, link, nbytes, notify, message, deadline, group)
+            await _announce(core, kind, link, nbytes, notify, message, deadline, group)
         return nbytes
 
     def take_outcomes() -> None:
@@ -168,7 +200,7 @@ def _post_all(
 
     # One owner is enough here: a flush to another owner waits for the batches of that owner themselves.
     operation = defer(
-        core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True, at_end=take_outcomes
+        core, kind, nbytes, deadline, work, operations, peer=owner, wants_operation=True, at_end=take_outcomes
     )
     if group is not None:
         group.note(operation)
@@ -177,6 +209,7 @@ def _post_all(
 
 async def _announce(
     core: Core,
+    kind: str,
     link: PeerLink,
     nbytes: int,
     notify: int,
@@ -184,7 +217,7 @@ async def _announce(
     deadline: int,
     group: OperationGroup | None,
 ) -> None:
-    """Send the notification of the writes, on the control thread."""
+    """Send the notification of all of them, on the control thread."""
     number = group.announce(notify) if group is not None else notify
 
     def post(nowait: bool) -> int | Op:
@@ -193,4 +226,4 @@ async def _announce(
     try:
         await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
     except NativeError as error:
-        raise from_native(*error.args, operation=_KIND, peer=link.peer) from None
+        raise from_native(*error.args, operation=kind, peer=link.peer) from None
