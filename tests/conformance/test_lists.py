@@ -1,4 +1,4 @@
-"""Ranges of any lengths as one Operation: write_list, read_list and read_many, every byte and its neighbours checked."""
+"""Ranges of any lengths as one Operation: write_list, read_list and read_many; every byte and its neighbours count."""
 
 from __future__ import annotations
 
@@ -132,14 +132,7 @@ class TestLists:
             return world.here.read_list(remote, buffer.memory, there, here, lengths)  # type: ignore[arg-type] # on purpose
 
         for _ in range(2):  # before there is a path, and after
-            for here, _lengths in (
-                ([-1], [1]),
-                ([0], [-1]),
-                ([100], [1]),
-                ([1], [100]),
-                ([2**62], [2**62]),
-                ([0], [2**63 - 1]),
-            ):
+            for here, length in ((-1, 1), (0, -1), (100, 1), (1, 100), (2**62, 2**62), (0, 2**63 - 1)):
                 with pytest.raises(ValueError, match="not within the 100 bytes here"):
                     post([here], [0], [length])
             with pytest.raises(ValueError, match="2 offsets here, 1 there, and 1 lengths"):

@@ -16,7 +16,7 @@ from support.matrix import every_pair
 from support.options import Options
 from support.patience import PATIENCE_S, times
 from support.pattern import pattern
-from support.ranges import MIXES, Plan
+from support.ranges import MIXES, Pairs, Plan
 from support.service import Service
 from support.world import WORLDS
 
