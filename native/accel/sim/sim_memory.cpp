@@ -153,8 +153,11 @@ Outcome SimMemory::register_host(uint64_t address, size_t nbytes) {
     const auto after = host_.upper_bound(address);
     const bool into_next = after != host_.end() && after->first - address < nbytes;
     const bool in_previous = after != host_.begin() && address - std::prev(after)->first < std::prev(after)->second;
-    if (into_next || in_previous || space_.touches(address, nbytes)) {
+    if (space_.touches(address, nbytes)) {
         return kOutOfBounds;
+    }
+    if (into_next || in_previous) {
+        return {Status::unsupported, Reason::host_registered};
     }
     try {
         host_.emplace_hint(after, address, nbytes);

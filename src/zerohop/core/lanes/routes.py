@@ -13,6 +13,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
+from zerohop.core.lanes.device_registration import register_with_devices
 from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred_post import lane_was_reset
@@ -80,17 +81,9 @@ class Routes:
         allocation.ready.add(registration)
 
     def _reach(self, registration: Registration, memory: PeerMemory) -> int:
-        try:
-            try:
-                return self._engine.reach_peer(registration.region, memory)[0]
-            except NativeError as error:
-                if error.args[1] != Reason.HOST_REGISTERED.value:
-                    raise
-            # Devices may know overlapping memory only in case it is registered again: have them forget it, and retry.
-            self._retention.stop_lingering()
-            return self._engine.reach_peer(registration.region, memory)[0]
-        finally:
-            self._retention.known_to_devices(registration)
+        if registration.region.device < 0:
+            register_with_devices(self._engine, self._retention, registration)
+        return self._engine.reach_peer(registration.region, memory)[0]
 
     def explain(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         """Return the path of a pair of memories over a Connection; raise Unsupported if there is none.
@@ -327,7 +320,6 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
     except NativeError as error:
         if error.args[0] == Status.CLOSED.value:
             raise
-        status, reason, _ = error.args
-        registration.unregistrable.record_failure(domain.number, from_native(*error.args).reason, status, reason)
+        registration.refused(domain.number, error)
         return False
     return True
