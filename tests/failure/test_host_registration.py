@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
+from zerohop.core.base import backoff
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -83,3 +86,19 @@ def test_memory_that_is_refused_where_only_direct_will_do(open_context: OpenCont
     expect_direct(context, handle)
     known.close()
     refused.close()
+
+
+def test_a_route_goes_with_its_memory(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that would be dropped later, because a better path may work by then."""
+    monkeypatch.setattr(backoff, "HOLD_OFF_S", 1000.0)
+    context, handle = open_here(open_context), on_a_device(open_context)
+    array = np.zeros(2 * NBYTES, np.uint8)
+    known, refused = overlapping(context, array)
+    context.write(known, handle).result(PATIENCE_S)
+    before = context.statistics().routes
+    context.write(refused, handle).result(PATIENCE_S)
+    assert context.statistics().routes == before + 1
+    refused.close()
+    gc.collect()
+    eventually(lambda: context.statistics().routes == before, "the route is gone")
+    known.close()

@@ -251,7 +251,7 @@ class Routes:
             else reachability.try_again_in(link, registration, remote)
         )
         if wait_s != math.inf:
-            link.core.control.call(_drop_later, route, wait_s)
+            link.core.control.call(_drop_later, weakref.ref(route), wait_s)
         path_choice.warn_if_staged(explanation, self._warned)
         # Imported here because `import zerohop` alone needs no logging.
         from zerohop.core.base.log import logger
@@ -277,11 +277,19 @@ class Routes:
         self._all.pop(reference, None)
 
 
-def _drop_later(route: Route, seconds: float) -> None:
-    """Drop a route later, on the control thread, because a better path may work again by then."""
+def _drop_later(reference: weakref.ref[Route], seconds: float) -> None:
+    """Drop a route later, on the control thread, because a better path may work again by then.
+
+    The timer does not keep the route, which may go before with its memory.
+    """
     import asyncio
 
-    asyncio.get_running_loop().call_later(seconds, route.drop)
+    def drop() -> None:
+        route = reference()
+        if route is not None:
+            route.drop()
+
+    asyncio.get_running_loop().call_later(seconds, drop)
 
 
 def is_registered(registration: Registration, lane: Lane) -> bool:
