@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,14 +36,43 @@ def test_numpy(open_context: OpenContext, dtype: Any) -> None:
     memory = owner.alloc((3, 5), dtype=dtype)
     expected = np.dtype(dtype)
     assert (memory.dtype, memory.shape, memory.nbytes) == (expected.name, (3, 5), 15 * expected.itemsize)
-    for array in (memory.numpy(), np.from_dlpack(memory)):
-        assert (array.dtype, array.shape) == (expected, (3, 5))
-        assert array.__array_interface__["data"][0] == memory.address
+    for shown in (memory.numpy(), np.from_dlpack(memory)):
+        assert (shown.dtype, shown.shape) == (expected, (3, 5))
+        assert shown.__array_interface__["data"][0] == memory.address
     memory.numpy()[:] = np.arange(15).reshape(3, 5) % 2
     into = np.zeros((3, 5), expected)
     peer.read(memory.share("r"), into).result(PATIENCE_S)
     assert (into == memory.numpy()).all()
     assert owner.register(memory.numpy()).reused_registration
+
+
+@pytest.mark.parametrize("dtype", [None, "uint8"])
+@pytest.mark.parametrize(
+    "shape", [(3, 4), [3, 4], range(3, 5), array.array("q", [3, 4])], ids=lambda x: type(x).__name__
+)
+def test_a_shape_is_any_sequence(open_context: OpenContext, shape: Any, dtype: str | None) -> None:
+    memory = open_context(Options()).alloc(shape, dtype=dtype)
+    assert (memory.shape, memory.nbytes) == ((3, 4), 12)
+
+
+@pytest.mark.parametrize("dtype", [None, "uint8"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        iter((3, 4)),
+        (n for n in (3, 4)),
+        {3, 4},
+        {3: 4},
+        "34",
+        b"34",
+        bytearray(b"34"),
+        memoryview(b"34"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_a_shape_is_nothing_else(open_context: OpenContext, shape: Any, dtype: str | None) -> None:
+    with pytest.raises(TypeError, match="a shape is an int, or a sequence of ints" if dtype else "an int"):
+        open_context(Options()).alloc(shape, dtype=dtype)
 
 
 @pytest.mark.parametrize("shape", [7, (7,), [7]])
