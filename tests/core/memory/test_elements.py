@@ -12,6 +12,8 @@ import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
 
+MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
@@ -82,6 +84,10 @@ def test_bytes(open_context: OpenContext, shape: Any) -> None:
     assert memory.numpy().shape == (7,)
 
 
+def test_as_many_axes_as_there_may_be(open_context: OpenContext) -> None:
+    assert open_context(Options()).alloc((1,) * MOST_AXES, dtype="int16").numpy().ndim == MOST_AXES
+
+
 def test_parts_are_bytes(open_context: OpenContext) -> None:
     memory = open_context(Options()).alloc((4, 4), dtype="float32")
     assert (memory[8:24].dtype, memory[8:24].shape) == ("uint8", (16,))
@@ -138,6 +144,8 @@ def test_on_a_device(open_context: OpenContext) -> None:
         ((0, 3), None, ValueError, "shape"),
         ((-1,), "int8", ValueError, "shape"),
         ((1 << 40, 1 << 40), "int8", ValueError, "shape"),
+        ((1,) * 65, None, ValueError, "65 axes: an array has 64 at most"),
+        ((1,) * 65, "bfloat16", ValueError, "65 axes: an array has 64 at most"),
         ((1.5,), None, TypeError, "lengths of a shape are ints"),
         (True, "int8", TypeError, "lengths of a shape are ints"),
         ("ab", "int8", TypeError, "a shape is an int, or a sequence"),

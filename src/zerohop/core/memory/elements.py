@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 
+from zerohop.core.memory.layouts import MAX_AXES
+
 # DLPack's codes for the kinds of NumPy's types.
 _KINDS: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 # Types that NumPy lacks, with DLPack's code and their bits.
@@ -50,11 +52,14 @@ def elements_of(shape: int | Sequence[int], dtype: Any) -> Elements:
 
     Raises:
         TypeError: the shape is neither an int nor a sequence of them, or the type is none that arrays have.
-        ValueError: a length is not positive, or the type has another byte order than this machine.
+        ValueError: a length is not positive, there are more axes than arrays have, or the type has another byte order
+            than this machine.
     """
     lengths = [shape] if hasattr(shape, "__index__") else shape
     if not is_shape(lengths):
         raise TypeError(f"a shape is an int, or a sequence of ints, not {type(shape).__name__}")
+    if len(lengths) > MAX_AXES:
+        raise ValueError(f"a shape of {len(lengths)} axes: an array has {MAX_AXES} at most")
     for length in lengths:
         if isinstance(length, bool) or not hasattr(length, "__index__"):
             raise TypeError(f"the lengths of a shape are ints, not {type(length).__name__}")

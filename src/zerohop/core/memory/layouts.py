@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 BYTES: Final = b""
 # The order of the axes, as in C: the last axis is the innermost.
 ROWS: Final = b"rows"
+# NumPy and PyTorch have no arrays of more axes.
+MAX_AXES: Final = 64
 # A handle has no room for more.
 _MAX_BYTES: Final = 256
 
