@@ -82,11 +82,23 @@ PyPeerMemory import_host(Engine& engine, int fd, uint64_t offset, uint64_t nbyte
     return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), std::move(mapping)), nbytes};
 }
 
-std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
-    const Pin<Region> local = Pin<Region>::of(region.get()); // memory that is being pinned for devices counts as in use
+// Memory that is being registered with devices counts as in use.
+Pin<Region> pin_for_devices(const PyRegion& region) {
+    Pin<Region> local = Pin<Region>::of(region.get());
     if (!local) {
         throw NativeError(Status::closed, Reason::none, "the memory is closed");
     }
+    return local;
+}
+
+void register_with_devices(Engine& engine, const PyRegion& region) {
+    const Pin<Region> local = pin_for_devices(region);
+    const Released release;
+    local->register_with_devices(engine.accelerators());
+}
+
+std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
+    const Pin<Region> local = pin_for_devices(region);
     const Pin<p2p::PeerMemory> remote = Pin<p2p::PeerMemory>::of(memory.get());
     if (!remote) {
         throw NativeError(Status::access_denied, Reason::revoked, "");
@@ -145,6 +157,10 @@ void def_peer_memory(nb::class_<Engine>& engine) {
                      "writable: bool) -> PeerMemory"))
         .def("import_host", &import_host, nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"),
              "Host memory of a peer, mapped here and known to the devices.")
+        .def("register_with_devices", &register_with_devices, nb::arg("region"),
+             "Has devices know host memory. A failure is of this memory alone; reach_peer would do the same, and not "
+             "say "
+             "whose failure it is.")
         .def(
             "reach_peer", &reach_peer, nb::arg("region"), nb::arg("memory"),
             "Which device copies between the two, and where the peer's memory begins for it; made ready by this call.");

@@ -15,6 +15,9 @@ uint64_t unique_id(size_t number, uint64_t id) {
 HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
                                    size_t nbytes, bool writable, std::shared_ptr<void> pages)
     : address_(address), pages_(std::move(pages)) {
+    if (nbytes == 0) {
+        return; // drivers refuse a range without bytes, and a copy of none touches nothing
+    }
     for (const auto& driver : drivers) {
         const Outcome outcome = driver->register_host(address, nbytes, writable);
         if (!outcome.ok()) {

@@ -138,6 +138,48 @@ def test_the_initiator_frees_its_buffer(pair: tuple[zh.Context, Peer]) -> None:
     pages.close()
 
 
+class TestCopiedByADevice:
+    """One end is a device's memory, which its owner's device copies to or from the host memory itself."""
+
+    @pytest.fixture
+    def pair(self, open_context: OpenContext, start_peer: StartPeer) -> tuple[zh.Context, Peer]:
+        options = Options(providers=("p2p",), sim_devices=1)
+        return open_context(options), start_peer(options)
+
+    def test_the_initiators_is_gone_before_its_first_use(self, pair: tuple[zh.Context, Peer]) -> None:
+        """A hole of one page is enough: the driver does not take the memory, and the ring finds the hole."""
+        context, peer = pair
+        target, pages = Target(peer, "sim", NBYTES), Pages(context, NBYTES)
+        pages.take(NBYTES // 2, 4096)
+        with _lane_goes_on(context, peer):
+            _expect_gone([partial(context.write, pages.memory, target.handle)], "local memory gone")
+            _expect_gone([partial(context.read, target.handle, pages.memory)], "local memory gone")
+        why = dict(context.explain(pages.memory, target.handle).rejected)["p2p (peer)"]
+        assert why.startswith("the memory here: local memory gone")
+        pages.close()
+
+    def test_the_initiators_is_gone_later(self, pair: tuple[zh.Context, Peer]) -> None:
+        context, peer = pair
+        target, pages = Target(peer, "sim", NBYTES), Pages(context, NBYTES)
+        context.write(pages.memory, target.handle).result(PATIENCE_S)
+        assert context.explain(pages.memory, target.handle).direct
+        with _lane_goes_on(context, peer):
+            pages.take()
+            _expect_gone(_posts(context, pages.memory, target.handle), "local memory gone")
+        pages.close()
+
+    def test_the_owners_is_gone_later(self, pair: tuple[zh.Context, Peer], tmp_path: Path) -> None:
+        context, peer = pair
+        path, local = _path("shm", tmp_path), context.alloc(NBYTES, "sim:0")
+        handle = zh.RemoteBuffer.from_bytes(peer.call(Service.map_file, str(path), NBYTES))
+        context.write(local, handle).result(PATIENCE_S)
+        assert context.explain(local, handle).direct
+        with _lane_goes_on(context, peer):
+            peer.call(Service.truncate_file, str(path), 0)
+            _expect_gone(_posts(context, local, handle), "^[^:]*: memory gone")
+        peer.call(Service.close_file, str(path))
+
+
 def test_a_message_between_a_peer_and_memory_that_is_gone(pair: tuple[zh.Context, Peer]) -> None:
     context, peer = pair
     pages = Pages(context, NBYTES)

@@ -137,6 +137,8 @@ BAD_LISTS: dict[str, tuple[Any, Any, int]] = {
     "unequal lengths": ([0, 1], [0], 64),
     "two dimensions": ([[0, 1]], [[0, 1]], 64),
     "no integers": ([0.5], [0.5], 64),
+    "masked": (np.ma.array([0, 1], mask=[False, True]), np.ma.array([0, 1], mask=[False, True]), 64),
+    "masked, though nothing is": (np.ma.array([0, 1]), [0, 1], 64),
     "no page length": ([0], [0], 0),
     "negative page length": ([0], [0], -64),
     "page length of 63 bits": ([1, 0], [0, 1], (1 << 63) - 1),

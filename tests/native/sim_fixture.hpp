@@ -26,6 +26,7 @@ namespace zerohop::accel::test {
 
 inline constexpr Outcome kOk{};
 inline constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
+inline constexpr Outcome kInPart{Status::unsupported, Reason::host_registered};
 inline constexpr Outcome kLost{Status::device_error, Reason::device_lost};
 inline constexpr Outcome kCopyFailed{Status::device_error, Reason::copy_failed};
 inline constexpr Outcome kAllocFailed{Status::no_memory, Reason::alloc_failed};

@@ -1,8 +1,10 @@
 // Tests that the sim driver behaves as a GPU: memory, copies in every direction, streams, stream-ordered words,
 // registration.
+#include "base/pages.hpp"
 #include "sim_fixture.hpp"
 
 #include <cstring>
+#include <sys/mman.h>
 
 using namespace zerohop;
 using namespace zerohop::accel;
@@ -257,10 +259,10 @@ TEST_CASE("sim: host registration") {
     CHECK(describe(2999).device == -1);
     CHECK(describe(999).kind == MemoryKind::unknown);
     CHECK(describe(3000).kind == MemoryKind::unknown);
-    CHECK(sim.driver->register_host(host.data() + 1000, 2000, true) == kBounds);
-    CHECK(sim.driver->register_host(host.data(), 1001, true) == kBounds);
-    CHECK(sim.driver->register_host(host.data() + 2999, 1, true) == kBounds);
-    CHECK(sim.driver->register_host(host.data(), 10000, true) == kBounds);
+    CHECK(sim.driver->register_host(host.data() + 1000, 2000, true) == kInPart);
+    CHECK(sim.driver->register_host(host.data(), 1001, true) == kInPart);
+    CHECK(sim.driver->register_host(host.data() + 2999, 1, true) == kInPart);
+    CHECK(sim.driver->register_host(host.data(), 10000, true) == kInPart);
     CHECK(sim.driver->register_host(host.data(), 1000, true) == kOk);
     CHECK(sim.driver->register_host(host.data() + 3000, 1, true) == kOk);
     CHECK(sim.driver->register_host(nullptr, 10, true) == kBounds);
@@ -272,4 +274,13 @@ TEST_CASE("sim: host registration") {
     CHECK(sim.driver->unregister_host(host.data() + 1000) == kOk);
     CHECK(sim.driver->unregister_host(host.data() + 1000) == kBounds);
     CHECK(sim.driver->register_host(host.data() + 1500, 100, true) == kOk);
+    const size_t page = page_bytes();
+    void* const mapped = mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(mapped != MAP_FAILED);
+    auto* const pages = static_cast<std::byte*>(mapped);
+    REQUIRE(mprotect(pages + page, page, PROT_NONE) == 0); // a hole
+    CHECK(sim.driver->register_host(pages, 3 * page, true) == kLocalMemoryGone);
+    CHECK(sim.driver->register_host(pages + 10, page - 10, true) == kOk);
+    CHECK(sim.driver->register_host(pages + 2 * page, page, true) == kOk);
+    munmap(mapped, 3 * page);
 }

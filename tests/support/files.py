@@ -62,10 +62,11 @@ class Pages:
         self.address = int(_LIBC.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0))
         self.memory = context.register((self.address, nbytes, "host"))
 
-    def take(self) -> None:
+    def take(self, offset: int = 0, nbytes: int | None = None) -> None:
         """Take the memory away. The addresses stay reserved, so that nobody else's memory comes to lie there."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
-        assert _LIBC.mmap(self.address, self.nbytes, 0, flags, -1, 0) == self.address
+        start = self.address + offset
+        assert _LIBC.mmap(start, self.nbytes if nbytes is None else nbytes, 0, flags, -1, 0) == start
 
     def close(self) -> None:
         self.memory.close()

@@ -33,6 +33,7 @@ class GpuTensor:
     """A dense one of bytes, at an address."""
 
     is_cuda = True
+    is_quantized = False
     ndim = 1
     layout = "torch.strided"
     device = SimpleNamespace(type="cuda")

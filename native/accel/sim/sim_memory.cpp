@@ -1,5 +1,6 @@
 #include "accel/sim/sim_memory.hpp"
 
+#include "base/guarded.hpp"
 #include "base/pages.hpp"
 
 #include <algorithm>
@@ -21,6 +22,19 @@ constexpr Outcome kOutOfBounds{Status::access_denied, Reason::bounds};
 uint64_t next_allocation_id() {
     static std::atomic<uint64_t> next{1};
     return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Tells whether every page can be read. A driver of GPUs pins the pages, and refuses a range with a hole.
+bool all_there(uint64_t address, size_t nbytes) {
+    install_fault_handler();
+    const size_t page = page_bytes();
+    for (uint64_t at = address; at < address + nbytes; at = (at / page + 1) * page) {
+        std::byte read{};
+        if (copy_guarded(&read, reinterpret_cast<const void*>(at), sizeof read) != Gone::nothing) {
+            return false;
+        }
+    }
+    return true;
 }
 
 } // namespace
@@ -149,12 +163,21 @@ Outcome SimMemory::register_host(uint64_t address, size_t nbytes) {
     if (address < page_bytes() || nbytes == 0 || address + nbytes < address) {
         return kOutOfBounds;
     }
+    {
+        const std::shared_lock lock(mutex_);
+        if (space_.touches(address, nbytes)) {
+            return kOutOfBounds;
+        }
+    }
+    if (!all_there(address, nbytes)) {
+        return kLocalMemoryGone;
+    }
     const std::unique_lock lock(mutex_);
     const auto after = host_.upper_bound(address);
     const bool into_next = after != host_.end() && after->first - address < nbytes;
     const bool in_previous = after != host_.begin() && address - std::prev(after)->first < std::prev(after)->second;
-    if (into_next || in_previous || space_.touches(address, nbytes)) {
-        return kOutOfBounds;
+    if (into_next || in_previous) {
+        return {Status::unsupported, Reason::host_registered};
     }
     try {
         host_.emplace_hint(after, address, nbytes);

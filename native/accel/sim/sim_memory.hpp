@@ -62,7 +62,8 @@ public:
     // none.
     [[nodiscard]] uint64_t alias(uint64_t address, size_t nbytes) const;
 
-    // Returns access_denied/bounds for a range that is empty, wraps, is device memory, or overlaps a registered one.
+    // Returns access_denied/bounds for a range that is empty, wraps, or is device memory; unsupported/host_registered
+    // if it overlaps a registered one; kLocalMemoryGone if not all of its pages are there.
     Outcome register_host(uint64_t address, size_t nbytes);
     // Returns access_denied/bounds unless `address` is the start of a registered range.
     Outcome unregister_host(uint64_t address);

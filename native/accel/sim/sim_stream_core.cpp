@@ -222,7 +222,7 @@ Outcome StreamCore::move_bytes(std::span<const CopySegment> segments) {
                 return kDeviceLost;
             }
             if (copy_guarded(pointer(segment.dst + at), pointer(segment.src + at), nbytes) != Gone::nothing) {
-                return {Status::device_error, Reason::copy_failed};
+                return kMemoryGone;
             }
         }
     }

@@ -158,6 +158,9 @@ bool P2pEndpoint::poll_copies() {
 
 void P2pEndpoint::finish(PeerCopy& copy) {
     Outcome outcome = copy.event->query() == accel::EventState::failed ? copy.event->outcome() : Outcome{};
+    if (outcome == kMemoryGone && copy.local->is_host()) {
+        outcome = kLocalMemoryGone; // the other end is a device's, whose memory does not go
+    }
     const bool announced = copy.ticket.slot != nullptr;
     if (announced && !outcome.ok()) {
         copy.ticket.skip();

@@ -193,7 +193,7 @@ class Context(StridedTransfers, NotCopyable):
         ``memory.numpy()`` and ``torch.from_dlpack(memory)`` show it without a copy, with this shape and type.
 
         Args:
-            shape: the lengths of the axes in elements, each at least 1; or one length.
+            shape: the lengths of the axes in elements, each at least 1, as a tuple or another sequence; or one length.
             device: ``"host"`` or a device's name, such as ``"sim:0"``; its contents are undefined.
             dtype: the type of the elements: a name such as ``"float16"``, ``"bfloat16"`` or ``"float8_e4m3fn"``, or a
                 type of NumPy's or PyTorch's; None: bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
+
+MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -35,9 +38,9 @@ def test_numpy(open_context: OpenContext, dtype: Any) -> None:
     memory = owner.alloc((3, 5), dtype=dtype)
     expected = np.dtype(dtype)
     assert (memory.dtype, memory.shape, memory.nbytes) == (expected.name, (3, 5), 15 * expected.itemsize)
-    for array in (memory.numpy(), np.from_dlpack(memory)):
-        assert (array.dtype, array.shape) == (expected, (3, 5))
-        assert array.__array_interface__["data"][0] == memory.address
+    for shown in (memory.numpy(), np.from_dlpack(memory)):
+        assert (shown.dtype, shown.shape) == (expected, (3, 5))
+        assert shown.__array_interface__["data"][0] == memory.address
     memory.numpy()[:] = np.arange(15).reshape(3, 5) % 2
     into = np.zeros((3, 5), expected)
     peer.read(memory.share("r"), into).result(PATIENCE_S)
@@ -45,11 +48,44 @@ def test_numpy(open_context: OpenContext, dtype: Any) -> None:
     assert owner.register(memory.numpy()).reused_registration
 
 
+@pytest.mark.parametrize("dtype", [None, "uint8"])
+@pytest.mark.parametrize(
+    "shape", [(3, 4), [3, 4], range(3, 5), array.array("q", [3, 4])], ids=lambda x: type(x).__name__
+)
+def test_a_shape_is_any_sequence(open_context: OpenContext, shape: Any, dtype: str | None) -> None:
+    memory = open_context(Options()).alloc(shape, dtype=dtype)
+    assert (memory.shape, memory.nbytes) == ((3, 4), 12)
+
+
+@pytest.mark.parametrize("dtype", [None, "uint8"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        iter((3, 4)),
+        (n for n in (3, 4)),
+        {3, 4},
+        {3: 4},
+        "34",
+        b"34",
+        bytearray(b"34"),
+        memoryview(b"34"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_a_shape_is_nothing_else(open_context: OpenContext, shape: Any, dtype: str | None) -> None:
+    with pytest.raises(TypeError, match="a shape is an int, or a sequence of ints" if dtype else "an int"):
+        open_context(Options()).alloc(shape, dtype=dtype)
+
+
 @pytest.mark.parametrize("shape", [7, (7,), [7]])
 def test_bytes(open_context: OpenContext, shape: Any) -> None:
     memory = open_context(Options()).alloc(shape)
     assert (memory.dtype, memory.shape, memory.nbytes) == ("uint8", (7,), 7)
     assert memory.numpy().shape == (7,)
+
+
+def test_as_many_axes_as_there_may_be(open_context: OpenContext) -> None:
+    assert open_context(Options()).alloc((1,) * MOST_AXES, dtype="int16").numpy().ndim == MOST_AXES
 
 
 def test_parts_are_bytes(open_context: OpenContext) -> None:
@@ -108,6 +144,8 @@ def test_on_a_device(open_context: OpenContext) -> None:
         ((0, 3), None, ValueError, "shape"),
         ((-1,), "int8", ValueError, "shape"),
         ((1 << 40, 1 << 40), "int8", ValueError, "shape"),
+        ((1,) * 65, None, ValueError, "65 axes: an array has 64 at most"),
+        ((1,) * 65, "bfloat16", ValueError, "65 axes: an array has 64 at most"),
         ((1.5,), None, TypeError, "lengths of a shape are ints"),
         (True, "int8", TypeError, "lengths of a shape are ints"),
         ("ab", "int8", TypeError, "a shape is an int, or a sequence"),

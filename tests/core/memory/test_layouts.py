@@ -72,6 +72,39 @@ def test_a_page_is_no_cache_of_other_pages() -> None:
     assert not same_places(whole, inner)
 
 
+@pytest.mark.parametrize(
+    ("shape", "others"),
+    [
+        ((3, 4), [(3, 1, 4), (1, 3, 4), (3, 4, 1), (1, 1, 3, 1, 4), (3, 9), (3, 9, 1)]),
+        ((3, 1, 4, 5), [(3, 4, 5), (3, 4, 1, 5), (3, 4, 1, 9), (3, 4), (1, 3, 4)]),
+    ],
+)
+def test_axes_of_one_element_do_not_count_in_the_order_of_the_others(
+    shape: tuple[int, ...], others: list[tuple[int, ...]]
+) -> None:
+    here = layout(np.zeros(shape, order="F"))
+    assert here is not None
+    for other in others:
+        there = layout(np.zeros(other, order="F"))
+        assert there is not None
+        assert same_places(here, there), other
+        assert same_places(there, here), other
+    for other in ((4, 1, 3), (4, 3), (4, 3, 5)):
+        there = layout(np.zeros(other, order="F"))
+        assert there is not None
+        assert not same_places(here, there), other
+        assert not same_places(there, here), other
+
+
+def test_an_order_of_more_than_ten_axes() -> None:
+    """Axes are in the order of their numbers, not of their names: 9 before 10."""
+    shape = (1,) * 9 + (2, 3, 4)
+    here, there = layout(np.zeros(shape, order="F")), layout(np.zeros(shape[8:], order="F"))
+    assert here is not None
+    assert there is not None
+    assert same_places(here, there)
+
+
 def test_what_goes_with_what() -> None:
     permuted = cache(3)
     for here, there, well in (

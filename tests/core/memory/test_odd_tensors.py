@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from zerohop.core.memory import sources
+from support.gpu_tensor import GpuTensor
+from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.layouts import BYTES
 
 if TYPE_CHECKING:
@@ -153,6 +154,28 @@ def test_plain_bytes(kind: str) -> None:
     make, nbytes = OF_BYTES[kind]
     source = sources.read(make())
     assert (source.nbytes, source.layout) == (nbytes, BYTES)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz")
+@pytest.mark.parametrize("dtype", ["quint4x2", "quint2x4"])
+def test_elements_of_less_than_a_byte(dtype: str) -> None:
+    """PyTorch counts a byte for each, so that a row would begin elsewhere, and be too long; the bytes can be had."""
+    tensor = torch._empty_affine_quantized((4, 8), scale=1.0, zero_point=0, dtype=getattr(torch, dtype))
+    for part in (tensor, tensor[0], tensor[1]):
+        with pytest.raises(TypeError, match=rf"torch\.{dtype}.* share a byte\. Fix: pass its bytes, torch\.empty"):
+            sources.read(part)
+    packed = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    source = sources.read(packed)
+    assert (source.address, source.nbytes) == (tensor.data_ptr(), tensor.untyped_storage().nbytes())
+
+
+def test_elements_of_less_than_a_byte_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way that other tensors of the same type take does not take them."""
+    tensor = GpuTensor(1 << 20, 64)
+    monkeypatch.setitem(torch_tensors.tensors_on_gpus, GpuTensor, tensor.layout)
+    assert torch_tensors.on_gpu(tensor) is not None
+    tensor.is_quantized = True
+    assert torch_tensors.on_gpu(tensor) is None
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "ignore:The PyTorch API of nested tensors")

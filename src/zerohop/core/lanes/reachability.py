@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerohop.core.memory.registration import DEVICES
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import from_native
 
@@ -37,6 +38,8 @@ def why_no_peer_link(link: Link, registration: Registration, remote: Share) -> s
     """Return why no device here reaches both memories; empty if one does, or nobody has tried."""
     if remote.device == HOST and not remote.mappable:
         return "the memory there is not in a shared file; ctx.alloc gives memory that is"
+    if why := registration.unregistrable.why_not(DEVICES):
+        return f"the memory here: {why}"
     for device in ((), (registration.region.device,)):
         if why := link.unreachable.why_not(("p2p", remote.share_id, device)):
             return why
@@ -45,6 +48,8 @@ def why_no_peer_link(link: Link, registration: Registration, remote: Share) -> s
 
 def note_no_peer_link(link: Link, registration: Registration, remote: Share, error: NativeError) -> None:
     """Record that devices here were tried, and do not reach both memories."""
+    if registration.unregistrable.why_not(DEVICES):
+        return  # that is the failure, which concerns no other memory
     key = "p2p", remote.share_id, (registration.region.device,)
     link.unreachable.record_failure(key, from_native(*error.args).reason, *error.args[:2])
 
@@ -62,6 +67,7 @@ def try_again_in(link: Link, registration: Registration, remote: Share) -> float
         link.unreachable.seconds_left((provider, remote.share_id, device))
         for provider, device in (("shm", ()), ("p2p", ()), ("p2p", (registration.region.device,)))
     ]
+    waits.append(registration.unregistrable.seconds_left(DEVICES))
     lane = link.lane_of("verbs")
     if lane is not None:
         waits += [registration.unregistrable.seconds_left(domain.number) for domain in lane.domains]

@@ -13,6 +13,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
+from zerohop.core.lanes.device_registration import register_with_devices
 from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred_post import lane_was_reset
@@ -80,17 +81,9 @@ class Routes:
         allocation.ready.add(registration)
 
     def _reach(self, registration: Registration, memory: PeerMemory) -> int:
-        try:
-            try:
-                return self._engine.reach_peer(registration.region, memory)[0]
-            except NativeError as error:
-                if error.args[1] != Reason.HOST_REGISTERED.value:
-                    raise
-            # Devices may know overlapping memory only in case it is registered again: have them forget it, and retry.
-            self._retention.stop_lingering()
-            return self._engine.reach_peer(registration.region, memory)[0]
-        finally:
-            self._retention.known_to_devices(registration)
+        if registration.region.device < 0:
+            register_with_devices(self._engine, self._retention, registration)
+        return self._engine.reach_peer(registration.region, memory)[0]
 
     def explain(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         """Return the path of a pair of memories over a Connection; raise Unsupported if there is none.
@@ -258,7 +251,7 @@ class Routes:
             else reachability.try_again_in(link, registration, remote)
         )
         if wait_s != math.inf:
-            link.core.control.call(_drop_later, route, wait_s)
+            link.core.control.call(_drop_later, weakref.ref(route), wait_s)
         path_choice.warn_if_staged(explanation, self._warned)
         # Imported here because `import zerohop` alone needs no logging.
         from zerohop.core.base.log import logger
@@ -284,11 +277,19 @@ class Routes:
         self._all.pop(reference, None)
 
 
-def _drop_later(route: Route, seconds: float) -> None:
-    """Drop a route later, on the control thread, because a better path may work again by then."""
+def _drop_later(reference: weakref.ref[Route], seconds: float) -> None:
+    """Drop a route later, on the control thread, because a better path may work again by then.
+
+    The timer does not keep the route, which may go before with its memory.
+    """
     import asyncio
 
-    asyncio.get_running_loop().call_later(seconds, route.drop)
+    def drop() -> None:
+        route = reference()
+        if route is not None:
+            route.drop()
+
+    asyncio.get_running_loop().call_later(seconds, drop)
 
 
 def is_registered(registration: Registration, lane: Lane) -> bool:
@@ -327,7 +328,6 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
     except NativeError as error:
         if error.args[0] == Status.CLOSED.value:
             raise
-        status, reason, _ = error.args
-        registration.unregistrable.record_failure(domain.number, from_native(*error.args).reason, status, reason)
+        registration.refused(domain.number, error)
         return False
     return True

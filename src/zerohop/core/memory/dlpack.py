@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, NamedTuple
 
-from zerohop.core.memory.layouts import BYTES, ROWS, count_of, layout_of
+from zerohop.core.memory.layouts import BYTES, MAX_AXES, ROWS, count_of, layout_of
 from zerohop.errors import Unsupported
 
 _CPU: Final = 1
@@ -21,7 +21,6 @@ _DEVICE_NAMES: Final = {14: "oneapi", 8: "metal", 7: "vulkan"}
 _NO_SYNCHRONISATION: Final = -1
 _READ_ONLY: Final = 1
 _PADDED: Final = 4
-_MAX_DIMENSIONS: Final = 64
 
 
 class _Tensor(ctypes.Structure):
@@ -102,7 +101,7 @@ def read(exporter: Any) -> Tensor:
         tensor = versioned.tensor
     else:
         tensor = ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
-    if not 0 <= tensor.ndim <= _MAX_DIMENSIONS:
+    if not 0 <= tensor.ndim <= MAX_AXES:
         raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     bits = tensor.type_bits * tensor.type_lanes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from zerohop.core.memory.layouts import MAX_AXES
 
 # DLPack's codes for the kinds of NumPy's types.
 _KINDS: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -42,16 +42,24 @@ def bytes_of(nbytes: int) -> Elements:
     return Elements(_BYTES, (nbytes,), _KINDS["u"], 8)
 
 
+def is_shape(x: object) -> TypeGuard[Sequence[Any]]:
+    """Tell whether this is a sequence, as shapes are. Bytes are a sequence of ints, and no shape."""
+    return isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray, memoryview))
+
+
 def elements_of(shape: int | Sequence[int], dtype: Any) -> Elements:
     """Check a shape and a type; ``dtype`` is a name, a type of NumPy's or PyTorch's, or None for bytes.
 
     Raises:
         TypeError: the shape is neither an int nor a sequence of them, or the type is none that arrays have.
-        ValueError: a length is not positive, or the type has another byte order than this machine.
+        ValueError: a length is not positive, there are more axes than arrays have, or the type has another byte order
+            than this machine.
     """
     lengths = [shape] if hasattr(shape, "__index__") else shape
-    if isinstance(lengths, (str, bytes)) or not hasattr(lengths, "__iter__"):
+    if not is_shape(lengths):
         raise TypeError(f"a shape is an int, or a sequence of ints, not {type(shape).__name__}")
+    if len(lengths) > MAX_AXES:
+        raise ValueError(f"a shape of {len(lengths)} axes: an array has {MAX_AXES} at most")
     for length in lengths:
         if isinstance(length, bool) or not hasattr(length, "__index__"):
             raise TypeError(f"the lengths of a shape are ints, not {type(length).__name__}")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 BYTES: Final = b""
 # The order of the axes, as in C: the last axis is the innermost.
 ROWS: Final = b"rows"
+# NumPy and PyTorch have no arrays of more axes.
+MAX_AXES: Final = 64
 # A handle has no room for more.
 _MAX_BYTES: Final = 256
 
@@ -103,7 +105,17 @@ def same_places(here: bytes, there: bytes) -> bool:
         return False
     if len(few) == len(many):  # the axis is the same, and its length does not matter
         few, many = ([*each[:-1], each[-1].partition(b"x")[0]] for each in (few, many))
-    return few == many[: len(few)] and len(many) <= len(few) + 1
+    return len(many) <= len(few) + 1 and _ranked(few) == _ranked(many[: len(few)])
+
+
+def _ranked(axes: list[bytes]) -> list[tuple[int, bytes]]:
+    """Return the axes of a layout with their ranks in place of their numbers, which count axes of one element, too.
+
+    They come from a peer, so they may be no numbers.
+    """
+    names = [(axis.partition(b"x")[0], axis.partition(b"x")[2]) for axis in axes]
+    order = sorted({name for name, _ in names}, key=lambda name: (len(name), name))
+    return [(order.index(name), length) for name, length in names]
 
 
 def without_order() -> ValueError:

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zerohop.core.memory import sources, torch_tensors
-from zerohop.core.memory.elements import elements_of
+from zerohop.core.memory.elements import elements_of, is_shape
 from zerohop.core.memory.layouts import BYTES, ROWS
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
@@ -113,7 +113,7 @@ def allocate(core: MemoryCore, shape: int | Sequence[int], device: str, dtype: A
     if core.closed or core.forked:
         raise core.closed_error()
     elements = None
-    if dtype is None and not isinstance(shape, (tuple, list)):
+    if dtype is None and not is_shape(shape):
         nbytes = length_of(shape)
     else:
         elements = elements_of(shape, dtype)

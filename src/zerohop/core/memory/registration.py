@@ -7,11 +7,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop.core.base.backoff import Backoff
+from zerohop.errors import from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop._native import Region
+    from zerohop._native import NativeError, Region
+
+# The place of the devices' drivers in ``unregistrable``, which NICs' domains have by their numbers, from 0 on.
+DEVICES: Final = -1
 
 
 class Extent(NamedTuple):
@@ -81,7 +85,8 @@ class Registration:
         self.last_turn = 0
         # The object whose lifetime bounds the cache entry.
         self.owner: weakref.ref[Any] | None = None
-        # By number of a NIC's domain: the local key, the way of registration, and why registration failed.
+        # By number of a NIC's domain: the local key, the way of registration, and why registration failed. The last one
+        # also has DEVICES.
         self.local_keys: dict[int, int] = {}
         self.how: dict[int, str] = {}
         self.unregistrable: Backoff[int] = Backoff()
@@ -92,6 +97,11 @@ class Registration:
     def shareable(self) -> bool:
         """Tell whether peers on this host can map the memory."""
         return self.region.shareable
+
+    def refused(self, where: int, error: NativeError) -> None:
+        """Record that a NIC's domain, or DEVICES, did not take the memory."""
+        status, reason, _ = error.args
+        self.unregistrable.record_failure(where, from_native(*error.args).reason, status, reason)
 
 
 class Export:

@@ -17,6 +17,8 @@ from zerohop.core.memory.source import Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Unsupported
 
+# Types of which PyTorch says that an element has a byte, where several share one.
+_PACKED: Final = ("torch.quint4x2", "torch.quint2x4")
 _METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 # Words at the start of torch's object for a storage, of which two are address and length of its memory.
 _STORAGE_WORDS: Final = 12
@@ -62,6 +64,7 @@ def on_gpu(tensor: Any) -> OnGpu | None:
             and tensor.is_contiguous()
             and not tensor.is_neg()
             and not tensor.is_conj()
+            and not tensor.is_quantized
         ):
             layout = ROWS if tensor.ndim > 1 else BYTES
             return OnGpu(tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage())
@@ -93,6 +96,11 @@ def _read(tensor: Any, *, as_bytes: bool) -> Source:
         )
     if str(tensor.layout) != "torch.strided":
         raise TypeError(f"a tensor of layout {tensor.layout} has no memory of its own that is one range")
+    if tensor.is_quantized and str(tensor.dtype) in _PACKED:
+        raise TypeError(
+            f"a tensor of {tensor.dtype}, of whose elements several share a byte. Fix: pass its bytes, "
+            f"torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage()), where x is the whole tensor"
+        )
     try:
         itemsize = tensor.element_size()
     except ValueError:  # a parameter of a module that is still to learn its shape

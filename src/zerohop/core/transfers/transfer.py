@@ -322,6 +322,8 @@ def index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Convert page numbers to the form that the native call takes."""
     if type(pages) is np.ndarray and pages.dtype is _INT64 and pages.ndim == 1 and pages.flags.c_contiguous:
         return pages
+    if isinstance(pages, np.ma.MaskedArray):
+        raise TypeError("page numbers in a masked array, whose mask would be lost. Fix: pass x.data, or x.compressed()")
     array = np.asarray(pages)
     if array.ndim != 1:
         raise ValueError(f"page numbers are a one-dimensional array, not one of shape {array.shape}")
