@@ -281,8 +281,11 @@ class Session:
 
     def _set_up(self, setup: wire.Setup, fds: list[int]) -> None:
         link, engine = self._link, self._core.engine
-        if link.native_id >= 0 or len(fds) not in (0, 2):
-            raise ProtocolError("malformed: Setup twice, or with too few descriptors")
+        if link.native_id >= 0:
+            raise ProtocolError("malformed: Setup twice")
+        if len(fds) not in (0, wire.SETUP_FDS):
+            raise ProtocolError(f"malformed: Setup with {len(fds)} descriptors in place of {wire.SETUP_FDS} or none")
+        self._channel.most_fds = wire.MAX_FDS
         link.name = setup.name
         link.url = setup.url
         try:
