@@ -142,13 +142,11 @@ class Channel:
         message = wire.decode(await self._body())
         expected: int = getattr(message, "nfds", 0)
         fds, self._fds = self._fds, []
-        if fds is None:
-            return message, []
-        if len(fds) != expected:
-            count = len(fds)
+        if fds is not None and len(fds) != expected:
+            error = ProtocolError(f"malformed: {len(fds)} descriptors where {expected} were announced")
             close_all(fds)
-            raise ProtocolError(f"malformed: {count} descriptors where {expected} were announced")
-        return message, fds
+            raise error
+        return message, fds or []
 
     async def receive_hello(self) -> Hello:
         """Receive the first message of a side that connects; raises what ``receive`` raises."""
@@ -165,7 +163,13 @@ class Channel:
         if self._ended:
             return
         frame = wire.encode(message)
-        self._queue(frame if self._tls is None else self._tls.encrypt(frame), fds)
+        if self._tls is not None:
+            try:
+                frame = self._tls.encrypt(frame)
+            except ProtocolError as error:
+                self._queue(self._tls.outgoing(), [])  # the alert
+                self._end(error.reason)  # after which nothing is queued
+        self._queue(frame, fds)
 
     def _queue(self, data: bytes, fds: Sequence[int]) -> None:
         if self._ended or not data:
@@ -252,17 +256,17 @@ class Channel:
         if not self.unix:
             return self._sock.recv(nbytes)
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
-        fds = received(ancillary)
-        truncated = bool(flags & socket.MSG_CTRUNC)
-        if fds or truncated:
-            # All descriptors of a message come with one of its bytes, and no others while it is being received.
-            if self._fds != [] or len(fds) > self.most_fds:
-                close_all(fds)
-                raise ProtocolError("malformed: more descriptors than the message that is due may bring")
-            if truncated:
-                # The kernel drops descriptors at this process's limit; their message then has none.
-                close_all(fds)
-            self._fds = None if truncated else fds
+        fds, cut = received(ancillary), flags & socket.MSG_CTRUNC
+        # All descriptors of a message come with one of its bytes.
+        if (fds or cut) and (self._fds != [] or len(fds) > self.most_fds):
+            close_all(fds)
+            raise ProtocolError("malformed: more descriptors than the message that is due may bring")
+        if cut:
+            # The kernel drops descriptors at this process's limit; their message then has none.
+            close_all(fds)
+            self._fds = None
+        elif fds:
+            self._fds = fds
         return data
 
     async def _until_readable(self) -> None:

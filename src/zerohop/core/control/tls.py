@@ -168,8 +168,15 @@ class TlsStream:
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return the bytes to send for ``data``."""
-        self._ssl.write(data)
+        """Return the bytes to send for ``data``.
+
+        Raises:
+            ProtocolError: TLS has failed before; ``outgoing`` has the alert that says so.
+        """
+        try:
+            self._ssl.write(data)
+        except ssl.SSLError as error:  # it is an OSError, too, which callers would take for one of the system's
+            raise _verdict(error, refusable=False) from None
         return self._outgoing.read()
 
     def pending(self) -> bool:
