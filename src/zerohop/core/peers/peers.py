@@ -134,14 +134,20 @@ class Peers:
             raise Refused(DUPLICATE, "connecting to that peer already")
         self._admitted[other] = time.monotonic()
 
-    def enter(self, channel: Channel, hello: Hello) -> None:
-        """Begin the conversation with a peer that has dialled and was admitted."""
+    async def enter(self, channel: Channel, hello: Hello) -> None:
+        """Begin the conversation with an admitted peer, and wait for its Setup. Cancelling this loses the peer."""
         self._admitted.pop(hello.context, None)
         link = PeerLink(self._core, hello.context)
         self._core.young.add(link)
         link.name = hello.name
         session = Session(self._core, link, channel, initiator=False, dialled=None, established=self._established)
         self._core.control.start(self._receive, link, session)
+        try:
+            await session.introduced.wait()
+        except asyncio.CancelledError:
+            error = PeerLost("the peer did not introduce itself in time", peer=link.peer)
+            teardown.lose(self._core, link, error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise
 
     def _established(self, link: PeerLink) -> None:
         """Note that the first lane for messages of a Connection is up."""
@@ -268,6 +274,7 @@ class Peers:
         except BaseException:
             channel.close()
             raise
+        self._core.young.add(link)
         await self._set_up(link, session)
         return link
 
@@ -303,7 +310,6 @@ class Peers:
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
         """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""
-        self._core.young.add(link)
         self._core.control.start(session.run)
         try:
             await asyncio.shield(session.ready)

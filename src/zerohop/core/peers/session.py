@@ -91,6 +91,8 @@ class Session:
         # Done when the first lane for messages is up, or with the error that prevents it.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
+        # Set once the peer's Setup is here, or the conversation has ended.
+        self.introduced = asyncio.Event()
         link.session = self
         link.control = channel.protection()
 
@@ -170,6 +172,7 @@ class Session:
         """End everything that waits for the peer, because the Connection is lost."""
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
+        self.introduced.set()
         self.lanes.end(error)
         self._imports.end()
         self._exports.end()
@@ -294,6 +297,7 @@ class Session:
             raise ProtocolError(f"malformed: {error}") from None
         link.native_id = engine.add_peer(*(fds or (-1, -1)))
         self._core.introduce(link)
+        self.introduced.set()
         self.lanes.agree(setup)
         if self.initiator:
             self._core.control.start(self._begin_messages)
