@@ -51,6 +51,10 @@ class Contexts(NamedTuple):
     listen_lane: bytes
     dial_lane: bytes
 
+    def __repr__(self) -> str:
+        """Return no key: logs and tracebacks have no business with them."""
+        return "Contexts(<hidden>)"
+
 
 def make_contexts(listen_seed: bytes, dial_seed: bytes) -> Contexts:
     """Make the certificates from their seeds of 32 bytes, and the settings that trust them; blocks for milliseconds.
@@ -79,6 +83,10 @@ class _Certificate(NamedTuple):
     key: bytes
     text: str
     der: bytes
+
+    def __repr__(self) -> str:
+        """Return no key, as that of ``Contexts``."""
+        return "_Certificate(<hidden>)"
 
 
 def _lane(own: _Certificate, trusted: _Certificate) -> bytes:
