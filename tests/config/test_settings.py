@@ -192,3 +192,14 @@ class TestUnknownVariables:
                     "PATH": "x",
                 },
             )
+
+
+@pytest.mark.parametrize("secret", ["open sesame", b"open sesame", None])
+def test_a_secret_is_not_shown(secret: Any) -> None:
+    settings = resolve({"secret": secret, "name": "shown"}, {})
+    for text in (repr(settings), str(settings), f"{settings}", f"{[settings]}"):
+        assert "sesame" not in text
+        assert "name='shown'" in text
+        assert ("secret='<hidden>'" in text) is (secret is not None)
+        assert ("secret=None" in text) is (secret is None)
+    assert settings.secret == (None if secret is None else b"open sesame")

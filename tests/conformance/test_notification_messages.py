@@ -140,8 +140,12 @@ def test_what_is_no_message(world: World) -> None:
         here.read(target.handle, source.memory, message=b"alone")
     with pytest.raises(ValueError, match="give notify="):
         here.write_many([(source.memory, target.handle)], message=b"alone")
-    for wrong in (5, "text", ["list"]):
-        with pytest.raises(TypeError):
+    for wrong, words in (
+        (5, "message= takes bytes, .* not int$"),
+        ("text", r"message= takes bytes, .* not str. Fix: message=text.encode\(\)$"),
+        (["list"], "message= takes bytes, .* not list$"),
+    ):
+        with pytest.raises(TypeError, match=words):
             here.write(source.memory, target.handle, notify=1, message=wrong)
     target.expect_poison()
     world.expect_no_notification()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,34 @@ def test_lanes_that_nobody_agreed_on(open_context: OpenContext, unix: bool, said
         client.send_together(said)
         assert client.hung_up()
     eventually(lambda: not context._core.listeners._invited, "its own invitation outlives the Connection")
+
+
+def test_descriptors_beside_a_message_without_end(open_context: OpenContext) -> None:
+    """A peer that is introduced begins a message, and puts descriptors beside each of its bytes: it is disconnected."""
+    context = open_context(Options())
+    frame = wire.encode(wire.Call(number=1, service="x", body=bytes(60_000)))
+    with contextlib.closing(RawControl(context.url, unix=True)) as client, socket.socket() as file:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        client.socket.sendall(frame[:100])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for place in range(100, 104):
+                socket.send_fds(client.socket, [frame[place : place + 1]], [file.fileno()] * 100)
+        assert client.hung_up()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_setup_with_another_number_of_descriptors(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    context = open_context(Options())
+    with contextlib.closing(RawControl(context.url, unix=True)) as client, socket.socket() as file:
+        client.shake_hands()
+        setup = wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile", nfds=count)
+        client.send(setup, [file.fileno()] * count)
+        assert client.hung_up()
+    why = "Setup with 1 descriptors in place of 2 or none" if count == 1 else "more descriptors than the message"
+    eventually(lambda: any(why in said for said in caplog.messages), "the log does not say why")
 
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR zerohop: 'forged'\x1b[31m\u202e"

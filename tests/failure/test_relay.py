@@ -86,6 +86,22 @@ def test_a_byte_that_changes_is_noticed(open_context: OpenContext, caplog: pytes
         friend._core.control.call(session.send, "a service", b"any message")
         eventually(lambda: "TLS failed" in caplog.text, "nothing was noticed")
     eventually(lambda: not list(owner.connections), "the Connection is left")
+    assert "should not" not in caplog.text
+
+
+def test_who_connects_is_told_that_a_byte_has_changed(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner, friend = open_context(KNOWS), open_context(KNOWS)
+
+    def change(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1]) if friend._core.young else data  # after the handshake
+
+    with Relay(owner.url, back=change) as relay:
+        with pytest.raises(zh.ProtocolError, match="decryption failed or bad record mac"):
+            friend.connect(relay.url(of=owner.url)).result(PATIENCE_S)
+        eventually(lambda: "alert bad record mac" in caplog.text, "the owner does not learn it")
+    assert "should not" not in caplog.text
 
 
 DOWN: dict[str, tuple[Callable[[bytes], bytes] | None, Callable[[bytes], bytes] | None]] = {

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import RawControl
-from zerohop.core.control import address, handshake, waiting_room
+from support.strangers import NOWHERE
+from zerohop.core.control import address, handshake, waiting_room, wire
 from zerohop.core.control.throttle import source_of
 
 if TYPE_CHECKING:
@@ -90,6 +92,39 @@ def test_who_has_begun_to_speak_stays(
         with contextlib.closing(RawControl(context.url, unix=False)) as client:
             client.shake_hands()
         assert not _hung_up(slow.socket)
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_after_the_handshake(open_context: OpenContext, silent: contextlib.ExitStack, unix: bool) -> None:
+    """Who has proved who it is and sends no Setup has a place as others have, and loses it to them."""
+    context, other = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
+    clients = [
+        silent.enter_context(contextlib.closing(RawControl(context.url, unix=unix)))
+        for _ in range(waiting_room.PLACES + 8)
+    ]
+    for client in clients:
+        client.shake_hands()
+    assert clients[0].hung_up(), "the oldest goes first"
+    assert len(context._core.young) <= waiting_room.PLACES
+    where = context.url if unix else context.url.partition("?")[0]
+    assert other.connect(where).result(PATIENCE_S).alive
+    # The other's two sockets, of its conversation and of its lane, may have taken two places.
+    assert len(context._core.young) >= waiting_room.PLACES - 2, "no more go than others come"
+
+
+def test_who_has_sent_its_setup_stays(
+    open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack
+) -> None:
+    context = open_context(Options(providers=("tcp",)))
+    with contextlib.closing(RawControl(context.url, unix=False)) as slow:
+        slow.shake_hands()
+        slow.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="slow"))
+        eventually(lambda: bool(context._core.introduced), "it is not introduced")
+        _connect(silent, context, 2 * waiting_room.PLACES)
+        with contextlib.closing(RawControl(context.url, unix=False)) as client:
+            client.shake_hands()
+        assert len(context._core.introduced) == 1
+        assert all(link.lost is None for link in context._core.introduced.values())
 
 
 def test_a_source_takes_no_place_of_another(

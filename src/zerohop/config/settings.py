@@ -48,6 +48,13 @@ class Settings(NamedTuple):
     heartbeat: float
     name: str
 
+    def __repr__(self) -> str:
+        """Return the settings as text for logs and tracebacks, which the secret has no business in."""
+        secret = None if self.secret is None else "<hidden>"
+        return (
+            f"Settings({', '.join(f'{key}={value!r}' for key, value in {**self._asdict(), 'secret': secret}.items())})"
+        )
+
 
 class Setting(NamedTuple):
     """Describes one setting: its default, how to parse its environment variable, and its meaning."""

@@ -17,6 +17,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from zerohop.core.control import wire
 from zerohop.core.control.channel import Channel, ChannelEnded
+from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,7 @@ def test_descriptors_wait_while_too_many_are_on_their_way(pipe: tuple[int, int])
     async def main() -> None:
         here, there = socket.socketpair()
         sender, receiver = Channel(Crowded(fileno=here.detach())), Channel(there)
-        receiver.limit = wire.MAX_FRAME  # as after the handshake, in which there are none
+        receiver.most_fds = wire.SETUP_FDS  # as after the handshake, in which there are none
         sender.post(wire.Setup(providers=[], url="", name="", nfds=2), pipe)
         sender.post(wire.Bye(text="after it"))
         await sender.flush()
@@ -191,5 +192,56 @@ def test_the_last_words_of_one_that_left_are_heard_by_who_talks_to_it() -> None:
         with pytest.raises(ChannelEnded):
             await stayer.receive()
         stayer.close()
+
+    asyncio.run(main())
+
+
+# For each frame, descriptors beside some of its bytes; the last of them are too many.
+HOARDS = {
+    "in two portions": (wire.SETUP_FDS, {0: 1, 10: 1}),
+    "more than the message may bring": (wire.SETUP_FDS, {0: wire.SETUP_FDS + 1}),
+    "during the handshake": (0, {0: 1}),
+    "in the middle of a message": (wire.MAX_FDS, {7: wire.MAX_FDS, 8: 1}),
+}
+
+
+@pytest.mark.parametrize("how", HOARDS)
+def test_descriptors_that_no_message_announces(pipe: tuple[int, int], how: str) -> None:
+    """They are refused while their message is not even complete, and none is kept."""
+    most, portions = HOARDS[how]
+    frame = wire.encode(wire.Setup(providers=[], url="", name="", nfds=2))
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        receiver = Channel(here)
+        receiver.most_fds = most
+        before = holdings().descriptors
+        with there:
+            done = 0
+            for place, count in portions.items():
+                there.sendall(frame[done:place])
+                socket.send_fds(there, [frame[place : place + 1]], [pipe[0]] * count)
+                done = place + 1
+            with pytest.raises(ProtocolError, match="more descriptors than"):
+                await receiver.receive()
+            receiver._end("the peer was disconnected")
+            assert holdings().descriptors == before
+            receiver.close()
+
+    asyncio.run(main())
+
+
+def test_descriptors_beside_a_message_that_has_none(pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        here, there = socket.socketpair()
+        receiver = Channel(here)
+        receiver.most_fds = wire.MAX_FDS
+        with there:
+            before = holdings().descriptors
+            socket.send_fds(there, [wire.encode(wire.Bye(text=""))], pipe)
+            with pytest.raises(ProtocolError, match="2 descriptors where 0 were announced"):
+                await receiver.receive()
+            assert holdings().descriptors == before
+            receiver.close()
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import RawControl, proof_key
-from zerohop.core.control import secret, wire
+from zerohop.core.control import secret, tls, wire
 from zerohop.errors import AccessDenied, Unsupported
 
 if TYPE_CHECKING:
@@ -79,3 +79,12 @@ def test_no_memory_for_the_derivation(open_context: OpenContext, monkeypatch: py
         with pytest.raises((Unsupported, AccessDenied), match="no keys can be derived"):
             friend.connect(owner.url).result(PATIENCE_S)
     assert friend.connect(owner.url).result(PATIENCE_S).peer == owner.id
+
+
+def test_no_key_is_shown() -> None:
+    keys = secret.derive(b"open sesame")
+    contexts = tls.make_contexts(keys.listen, keys.dial)
+    shown = repr(keys) + repr(contexts) + repr(tls._certificate(keys.listen, "listens"))
+    for key in (*keys, contexts.listen_lane, contexts.dial_lane):
+        assert repr(key)[2:-1] not in shown
+    assert "PRIVATE KEY" not in shown

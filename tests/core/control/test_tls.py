@@ -197,3 +197,53 @@ def test_out_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(LimitReached, match="descriptors"):
         tls.make_contexts(LISTEN, DIAL)
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["after a word", "before any word"])
+def test_a_record_that_does_not_decrypt(heard: bool) -> None:
+    """The side that finds it out can still try to say why; the other learns it by an alert."""
+
+    async def dials(channel: Channel) -> None:
+        await channel.protect(OURS.dial, server_side=False)
+        if heard:
+            channel.post(wire.Bye(text="before"))
+        channel._queue(b"\x17\x03\x03\x00\x20" + bytes(32), [])
+        await channel.receive()
+
+    async def listens(channel: Channel) -> None:
+        await channel.protect(OURS.listen, server_side=True)
+        if heard:
+            await channel.receive()
+        try:
+            await channel.receive()
+        finally:
+            channel.post(wire.Bye(text="TLS failed"))
+            channel.post(wire.Bye(text="and again"))
+
+    dialled, listened = _both(dials, listens)
+    assert isinstance(listened, ProtocolError)
+    assert "decryption failed or bad record mac" in listened.reason
+    assert isinstance(dialled, ProtocolError)
+    assert "alert bad record mac" in dialled.reason
+
+
+def test_a_message_after_tls_has_failed_ends_the_channel() -> None:
+    """As it fails here, nobody may be receiving, who would find it out."""
+
+    async def dials(channel: Channel) -> None:
+        await channel.protect(OURS.dial, server_side=False)
+        assert channel._tls is not None
+        channel._tls.feed(b"\x17\x03\x03\x00\x20" + bytes(32))
+        with pytest.raises(ProtocolError):
+            channel._tls.receive(channel._sock, 1)
+        channel.post(wire.Bye(text=""))
+        await channel.receive()
+
+    async def listens(channel: Channel) -> None:
+        await channel.protect(OURS.listen, server_side=True)
+        await channel.receive()
+
+    dialled, listened = _both(dials, listens)
+    assert isinstance(dialled, ChannelEnded)
+    assert "TLS failed" in str(dialled)
+    assert isinstance(listened, ProtocolError)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from zerohop.core.control.wire import Hello, Message
 
 _FD_SPACE: Final = room_for(wire.MAX_FDS)
-# Batches of descriptors that may wait for their messages; more than one, because peers pipeline.
-_MAX_BATCHES: Final = 16
 _MAX_QUEUED_BYTES: Final = 2 << 20
 _PIECE_BYTES: Final = 64 << 10
 # Seconds between attempts to send descriptors while too many are on their way.
@@ -55,10 +53,11 @@ class Channel:
         self.unix = sock.family == socket.AF_UNIX
         if not self.unix:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The handshake raises the limit once the peer has proved who it is.
+        # The handshake raises the limits of bytes and descriptors once the peer has proved who it is.
         self.limit = wire.MAX_FRAME_UNAUTHENTICATED
-        # Received descriptors, by message; None: the kernel dropped them.
-        self._batches: collections.deque[list[int] | None] = collections.deque()
+        self.most_fds = 0
+        # Received descriptors of the message that is being received; None: the kernel dropped them.
+        self._fds: list[int] | None = []
         self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
         self._queued_bytes = self._pieces = 0
         self._ended = ""
@@ -142,15 +141,12 @@ class Channel:
         """
         message = wire.decode(await self._body())
         expected: int = getattr(message, "nfds", 0)
-        if not expected:
-            return message, []
-        batch = self._batches.popleft() if self._batches else []
-        if batch is None:
-            return message, []
-        if len(batch) != expected:
-            close_all(batch)
-            raise ProtocolError(f"malformed: {len(batch)} descriptors where {expected} were announced")
-        return message, batch
+        fds, self._fds = self._fds, []
+        if fds is not None and len(fds) != expected:
+            error = ProtocolError(f"malformed: {len(fds)} descriptors where {expected} were announced")
+            close_all(fds)
+            raise error
+        return message, fds or []
 
     async def receive_hello(self) -> Hello:
         """Receive the first message of a side that connects; raises what ``receive`` raises."""
@@ -167,7 +163,13 @@ class Channel:
         if self._ended:
             return
         frame = wire.encode(message)
-        self._queue(frame if self._tls is None else self._tls.encrypt(frame), fds)
+        if self._tls is not None:
+            try:
+                frame = self._tls.encrypt(frame)
+            except ProtocolError as error:
+                self._queue(self._tls.outgoing(), [])  # the alert
+                self._end(error.reason)  # after which nothing is queued
+        self._queue(frame, fds)
 
     def _queue(self, data: bytes, fds: Sequence[int]) -> None:
         if self._ended or not data:
@@ -254,16 +256,17 @@ class Channel:
         if not self.unix:
             return self._sock.recv(nbytes)
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
-        batch = received(ancillary)
-        if flags & socket.MSG_CTRUNC:
+        fds, cut = received(ancillary), flags & socket.MSG_CTRUNC
+        # All descriptors of a message come with one of its bytes.
+        if (fds or cut) and (self._fds != [] or len(fds) > self.most_fds):
+            close_all(fds)
+            raise ProtocolError("malformed: more descriptors than the message that is due may bring")
+        if cut:
             # The kernel drops descriptors at this process's limit; their message then has none.
-            close_all(batch)
-            self._batches.append(None)
-        elif batch:
-            self._batches.append(batch)
-        # A handshake has none.
-        if len(self._batches) > (_MAX_BATCHES if self.limit > wire.MAX_FRAME_UNAUTHENTICATED else 0):
-            raise ProtocolError("malformed: descriptors that no message announces")
+            close_all(fds)
+            self._fds = None
+        elif fds:
+            self._fds = fds
         return data
 
     async def _until_readable(self) -> None:
@@ -332,9 +335,7 @@ class Channel:
             close_all(fds)
         self._outgoing.clear()
         self._queued_bytes = 0
-        for batch in self._batches:
-            close_all(batch or [])
-        self._batches.clear()
+        close_all(self._fds or [])
         _wake(self._readable)
         _wake(self._flushed)
 

@@ -144,7 +144,7 @@ async def greet(
         accept = await _expect(channel, wire.Accept)
     if not transcript.verify(key, "server", accept.proof):
         raise _unproved()
-    channel.limit = wire.MAX_FRAME
+    channel.limit, channel.most_fds = wire.MAX_FRAME, wire.SETUP_FDS
 
 
 async def locate(channel: Channel, me: Identity, expected: str) -> tuple[Challenge, str]:
@@ -273,7 +273,7 @@ async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
         return hello
     gate.admit(hello)
     channel.post(wire.Accept(proof=transcript.proof(key, "server")))
-    channel.limit = wire.MAX_FRAME
+    channel.limit, channel.most_fds = wire.MAX_FRAME, wire.SETUP_FDS
     return hello
 
 

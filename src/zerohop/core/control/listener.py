@@ -9,7 +9,7 @@ import ipaddress
 import os
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
@@ -22,7 +22,7 @@ from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from zerohop.config.settings import Settings
@@ -87,9 +87,12 @@ class Listeners:
         control: ControlThread,
         me: Identity,
         admit: Callable[[Hello], None],
-        enter: Callable[[Channel, Hello], None],
+        enter: Callable[[Channel, Hello], Coroutine[Any, Any, None]],
     ) -> None:
-        """Begin to accept. On the control thread, ``admit`` may raise Refused and ``enter`` takes over the channel."""
+        """Begin to accept. On the control thread, ``admit`` may raise Refused and ``enter`` takes over the channel.
+
+        The peer keeps its place until ``enter`` returns, and must go if that is cancelled.
+        """
         self._control = control
         self._me = me
         self._admit = admit
@@ -202,8 +205,11 @@ class Listeners:
                     gate.invited.set_result(channel.detach())
                     channel = None
             else:
-                self._enter(channel, hello)
+                entering = self._enter(channel, hello)
                 channel = None
+                # It has proved who it is, and has still to begin the conversation.
+                guest.silent = True
+                await entering
         except Refused as refusal:
             self._refused(refusal, who, unix=channel is None or channel.unix)
         except TimeoutError:

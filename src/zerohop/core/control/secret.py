@@ -37,6 +37,10 @@ class Keys(NamedTuple):
     listen: bytes
     dial: bytes
 
+    def __repr__(self) -> str:
+        """Return no key: logs and tracebacks have no business with them."""
+        return "Keys(<hidden>)"
+
 
 def derive(secret: bytes) -> Keys:
     """Derive the keys; blocks for some tens of milliseconds.

@@ -51,6 +51,10 @@ class Contexts(NamedTuple):
     listen_lane: bytes
     dial_lane: bytes
 
+    def __repr__(self) -> str:
+        """Return no key: logs and tracebacks have no business with them."""
+        return "Contexts(<hidden>)"
+
 
 def make_contexts(listen_seed: bytes, dial_seed: bytes) -> Contexts:
     """Make the certificates from their seeds of 32 bytes, and the settings that trust them; blocks for milliseconds.
@@ -79,6 +83,10 @@ class _Certificate(NamedTuple):
     key: bytes
     text: str
     der: bytes
+
+    def __repr__(self) -> str:
+        """Return no key, as that of ``Contexts``."""
+        return "_Certificate(<hidden>)"
 
 
 def _lane(own: _Certificate, trusted: _Certificate) -> bytes:
@@ -168,8 +176,15 @@ class TlsStream:
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return the bytes to send for ``data``."""
-        self._ssl.write(data)
+        """Return the bytes to send for ``data``.
+
+        Raises:
+            ProtocolError: TLS has failed before; ``outgoing`` has the alert that says so.
+        """
+        try:
+            self._ssl.write(data)
+        except ssl.SSLError as error:  # it is an OSError, too, which callers would take for one of the system's
+            raise _verdict(error, refusable=False) from None
         return self._outgoing.read()
 
     def pending(self) -> bool:

@@ -1,4 +1,4 @@
-"""Holds the peers that have connected to one listener and have not proved who they are. On the control thread.
+"""Holds the peers that have connected to one listener and have not introduced themselves. On the control thread.
 
 Anybody can connect to a TCP port and say nothing. The room has few places, so such peers must give way to others: when
 it is full, the source that holds the most places loses one, and there the peer that has been silent for longest.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-# Number of peers that may be in their handshake at once; more of them wait in the kernel's backlog.
+# Number of peers that may be in their handshake or before their Setup; more of them wait in the kernel's backlog.
 PLACES: Final = 64
 # Seconds that a peer has to begin to speak.
 HELLO_S: Final = 2.0
@@ -26,7 +26,7 @@ GRACE_S: Final = 0.5
 
 
 class Guest:
-    """Represents a peer that is in its handshake."""
+    """Represents a peer that is in its handshake, or has still to send its Setup."""
 
     def __init__(self, source: str, since: float) -> None:
         self.source = source
@@ -49,7 +49,7 @@ class Guest:
 
 
 class WaitingRoom:
-    """Gives places to peers until they have proved who they are."""
+    """Gives places to peers until they have introduced themselves."""
 
     def __init__(self) -> None:
         # In the order in which they came.

@@ -23,6 +23,8 @@ MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
 MAX_FDS: Final = 128
+# Setup brings all of these, or none.
+SETUP_FDS: Final = 2
 # Number of shares that one message may name, and of allocations: a request may bring a descriptor for each share.
 MAX_SHARES: Final = 128
 # Number of NIC ports that one side may offer, and of rails, pairs of connected ports, that a lane may have.

@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from zerohop._native import NativeError
+from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.memory import arrays
 from zerohop.core.memory.elements import bytes_of
@@ -120,8 +121,7 @@ class Contents(NotCopyable):
             AccessDenied: the memory is gone.
             Closed: the Memory is closed.
         """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        raw = plain_bytes("data", data)
         offset, _ = self._part(offset, len(raw))
         if self.readonly:
             raise ValueError("this memory is read-only")

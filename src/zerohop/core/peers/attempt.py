@@ -26,6 +26,7 @@ class Dial:
         self._where = where
         self._waits_for = ""
         self._met = False
+        self._served: PeerLink | None = None
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         # The dial gets this time even if its operation has less; the operation's next attempt then joins the dial.
@@ -57,6 +58,11 @@ class Dial:
         """Note that the very Context that was sought has answered, so that the address is right."""
         self._met = True
 
+    def serve(self, link: PeerLink) -> None:
+        """End the attempt with a link that was made in another way."""
+        self._served = link
+        self.task.cancel()
+
     def silent(self) -> ZerohopError:
         """Return the error for an operation that has no time left for this."""
         text = self._waits_for or "the peer does not finish connecting"
@@ -69,6 +75,8 @@ class Dial:
         try:
             return await work(where, self)
         except asyncio.CancelledError:
+            if self._served is not None:
+                return self._served
             if not self._expired:
                 raise
             raise self.silent() from None

@@ -1,7 +1,9 @@
 """Dials peers, lets peers in, and keeps one Connection per peer. On the control thread.
 
-When two Contexts dial each other at the same time, the one with the smaller id wins: it refuses the other's socket,
-and the other uses the one that comes in. A Context may also dial itself; then both ends are its own.
+A handle may name any address for a Context, so each address is dialled on its own, and the first dial that succeeds
+serves those to the same Context. When two Contexts dial each other at the same time, the dial of the one with the
+smaller id wins: the other gives its own up once it has let that one in. A Context may also dial itself; then both ends
+are its own.
 """
 
 from __future__ import annotations
@@ -45,9 +47,8 @@ class Peers:
 
     def __init__(self, core: PeerCore) -> None:
         self._core = core
-        # Dials under way, by id or URL; ids that are being dialled; ids that were let in, and when (monotonic seconds).
-        self._dials: dict[str, Dial] = {}
-        self._dialling: set[str] = set()
+        # Dials under way, by address; ids that were let in, and when (monotonic seconds).
+        self._dials: dict[Address, Dial] = {}
         self._admitted: dict[str, float] = {}
         self._arrivals: asyncio.Event | None = None
         # The first end of a Context that dials itself, until the second is there.
@@ -102,11 +103,10 @@ class Peers:
         return existing
 
     def _dial_to(self, where: Address) -> Dial:
-        key = where.context or where.url()
-        dial = self._dials.get(key)
+        dial = self._dials.get(where)
         if dial is None:
-            dial = self._dials[key] = Dial(self._dial, where)
-            dial.task.add_done_callback(lambda done: self._dialled(key, done))
+            dial = self._dials[where] = Dial(self._dial, where)
+            dial.task.add_done_callback(lambda done: self._dialled(where, done))
         return dial
 
     async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
@@ -125,23 +125,29 @@ class Peers:
             raise Refused(CLOSED, "this Context is closing")
         own, other = self._core.id, hello.context
         if other == own:
-            if own not in self._dialling:
+            if all(where.context != own for where in self._dials):
                 raise Refused(DUPLICATE, "this is the Context that says so")
             return
         if other in self._core.connected:
             raise Refused(DUPLICATE, "already connected")
-        if self._arriving(other) or (other in self._dialling and own < other):
+        if self._arriving(other):
             raise Refused(DUPLICATE, "connecting to that peer already")
         self._admitted[other] = time.monotonic()
 
-    def enter(self, channel: Channel, hello: Hello) -> None:
-        """Begin the conversation with a peer that has dialled and was admitted."""
+    async def enter(self, channel: Channel, hello: Hello) -> None:
+        """Begin the conversation with an admitted peer, and wait for its Setup. Cancelling this loses the peer."""
         self._admitted.pop(hello.context, None)
         link = PeerLink(self._core, hello.context)
         self._core.young.add(link)
         link.name = hello.name
         session = Session(self._core, link, channel, initiator=False, dialled=None, established=self._established)
         self._core.control.start(self._receive, link, session)
+        try:
+            await session.introduced.wait()
+        except asyncio.CancelledError:
+            error = PeerLost("the peer did not introduce itself in time", peer=link.peer)
+            teardown.lose(self._core, link, error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise
 
     def _established(self, link: PeerLink) -> None:
         """Note that the first lane for messages of a Connection is up."""
@@ -150,10 +156,17 @@ class Peers:
         if link.peer == self._core.id:
             self._pair(link)
         else:
-            self._core.connected[link.peer] = link
+            self._connected(link)
         if self._arrivals is not None:
             self._arrivals.set()
             self._arrivals = asyncio.Event()
+
+    def _connected(self, link: PeerLink) -> None:
+        """Let operations use a link, also those that wait for a dial to its peer, at whatever address."""
+        self._core.connected[link.peer] = link
+        for where, dial in self._dials.items():
+            if where.context == link.peer:
+                dial.serve(link)
 
     def _pair(self, link: PeerLink) -> None:
         """Pair the two ends of a Context that has dialled itself; it counts as connected once both exist."""
@@ -163,15 +176,27 @@ class Peers:
             return
         link.partner, other.partner = other, link
         dialling = link if link.session is not None and link.session.initiator else other
-        self._core.connected[link.peer] = dialling
+        self._connected(dialling)
 
-    def _arriving(self, peer: str) -> bool:
-        """Tell whether a Connection to a peer is being set up."""
+    def _arriving(self, peer: str, *, dialled: bool = True) -> bool:
+        """Tell whether a Connection to a peer is being set up; ``dialled``: also by a dial of this side."""
         admitted = self._admitted.get(peer)
         if admitted is not None and time.monotonic() - admitted > handshake.TIMEOUT_S:
             del self._admitted[peer]
             admitted = None
-        return admitted is not None or any(link.peer == peer for link in self._core.young)
+        return admitted is not None or any(
+            link.peer == peer and (dialled or link.session is None or not link.session.initiator)
+            for link in self._core.young
+        )
+
+    def _gives_way(self, peer: str) -> bool:
+        """Tell whether a dial that has got through is given up, because another one makes the Connection."""
+        if peer != self._core.id:
+            return self._core.id > peer and self._arriving(peer, dialled=False)
+        # Two pairs of ends at once could not be told apart.
+        half = self._own_end is not None and self._own_end.lost is None
+        sessions = [link.session for link in self._core.young if link.peer == peer]
+        return half or any(session is not None and session.initiator for session in sessions)
 
     async def close(self, farewell: str) -> None:
         """Say goodbye to all peers."""
@@ -192,8 +217,8 @@ class Peers:
         self._core.introduced.clear()
         self._core.connections.clear()
 
-    def _dialled(self, key: str, task: asyncio.Task[PeerLink]) -> None:
-        self._dials.pop(key, None)
+    def _dialled(self, where: Address, task: asyncio.Task[PeerLink]) -> None:
+        self._dials.pop(where, None)
         if not task.cancelled():
             task.exception()  # asyncio would warn of an exception that nobody fetched
 
@@ -206,24 +231,21 @@ class Peers:
         if not peer:
             # The id of the peer is known now: there may be a Connection, or another dial to it.
             return await self.connect(where)
-        attempts = 0
-        while attempts < _MAX_DIALS:
-            if peer == self._core.id or not self._arriving(peer):
-                attempts += 1
-                self._dialling.add(peer)
-                try:
-                    link = await self._dial_once(where, dial)
-                finally:
-                    self._dialling.discard(peer)
+        refusals = 0
+        while refusals < _MAX_DIALS:
+            if peer == self._core.id or not self._arriving(peer, dialled=False):
+                link = await self._dial_once(where, dial)
                 if link is not None and link.peer != self._core.id:
                     return link
+                # The peer refuses this dial for as long as it sets up another.
+                refusals += not self._arriving(peer)
             arrived = await self._crossing(peer)
             if arrived is not None:
                 return arrived
         raise PeerLost("the peer refuses a second connection, and the first is not there", peer=peer)
 
     async def _dial_once(self, where: Address, dial: Dial) -> PeerLink | None:
-        """Dial a peer once; return None if the peer is dialling this side, or believes that it is still connected."""
+        """Dial a peer once; return None if another dial is under way, or the peer believes that it is connected."""
         channel = await open_channel(self._core.control, where, dial.waits)
         try:
             try:
@@ -239,6 +261,9 @@ class Peers:
             if existing is not None:
                 channel.close()
                 return existing
+            if self._gives_way(where.context):
+                channel.close()
+                return None
             link = PeerLink(self._core, where.context)
             session = Session(self._core, link, channel, initiator=True, dialled=where, established=self._established)
         except Refused as refusal:
@@ -249,6 +274,7 @@ class Peers:
         except BaseException:
             channel.close()
             raise
+        self._core.young.add(link)
         await self._set_up(link, session)
         return link
 
@@ -284,7 +310,6 @@ class Peers:
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
         """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""
-        self._core.young.add(link)
         self._core.control.start(session.run)
         try:
             await asyncio.shield(session.ready)

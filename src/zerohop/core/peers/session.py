@@ -93,6 +93,8 @@ class Session:
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
         # The number of the peer's doorbell; None: it has none, as on another host.
         self._doorbell: int | None = None
+        # Set once the peer's Setup is here, or the conversation has ended.
+        self.introduced = asyncio.Event()
         link.session = self
         link.control = channel.protection()
 
@@ -182,6 +184,7 @@ class Session:
         """End everything that waits for the peer, because the Connection is lost."""
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
+        self.introduced.set()
         self.lanes.end(error)
         self._imports.end()
         self._exports.end()
@@ -296,8 +299,11 @@ class Session:
 
     def _set_up(self, setup: wire.Setup, fds: list[int]) -> None:
         link, engine = self._link, self._core.engine
-        if link.native_id >= 0 or len(fds) not in (0, 2):
-            raise ProtocolError("malformed: Setup twice, or with too few descriptors")
+        if link.native_id >= 0:
+            raise ProtocolError("malformed: Setup twice")
+        if len(fds) not in (0, wire.SETUP_FDS):
+            raise ProtocolError(f"malformed: Setup with {len(fds)} descriptors in place of {wire.SETUP_FDS} or none")
+        self._channel.most_fds = wire.MAX_FDS
         link.name = setup.name
         link.url = setup.url
         try:
@@ -306,6 +312,7 @@ class Session:
             raise ProtocolError(f"malformed: {error}") from None
         link.native_id = engine.add_peer(*(fds or (-1, -1)))
         self._core.introduce(link)
+        self.introduced.set()
         self.lanes.agree(setup)
         if self.initiator:
             self._core.control.start(self._begin_messages)

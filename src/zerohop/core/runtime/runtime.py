@@ -42,9 +42,9 @@ class Runtime:
         forked: whether this is the copy of a parent's Context in a forked child.
         turn_ends_ns: time until which a task may await operations that have ended without a turn for other tasks.
         deferred: operations that the control thread has still to post, each with the id of its peer.
-        preparing: first uses that ``_nowait`` calls have begun, by handle or peer: None while the preparation runs,
+        preparing: first uses that ``_nowait`` calls have begun, by handle or URL: None while the preparation runs,
             else its failure.
-        gates: where first uses of a peer's memory wait for their turn, by id of the peer.
+        gates: where first uses of a peer's memory wait for their turn, by the URL that a handle names.
     """
 
     engine: Engine

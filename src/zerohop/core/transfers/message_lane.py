@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
+from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import defer
 from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
@@ -50,8 +51,7 @@ def message_bytes(notify: int | None, message: bytes) -> bytes:
         TypeError: not bytes, nor another object with the buffer protocol.
         ValueError: longer than 256 bytes, or there is no notification that it could go with.
     """
-    # bytes(message) would turn a number into that many zeros.
-    raw = message if type(message) is bytes else memoryview(message).tobytes()
+    raw = plain_bytes("message", message)
     if len(raw) > _MAX_MESSAGE:
         raise ValueError(f"a notification carries a message of {_MAX_MESSAGE} bytes at most, not {len(raw)}; send() it")
     if notify is None:

@@ -95,7 +95,9 @@ def launch(
             return _failure(core, kind, view, route, nbytes, error)
         return posted_operation(core, kind, route, nbytes, posted, view, value_from)
     if nowait:
-        return first_use(core, kind, nbytes, key_of(remote), lambda: find_route(core, view, remote))
+        # A handle with another address for the same memory fails by itself.
+        key = key_of(remote), remote.url
+        return first_use(core, kind, nbytes, key, lambda: find_route(core, view, remote))
     return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, room)
 
 
@@ -225,7 +227,7 @@ def _post_later(
     work = functools.partial(
         _find_and_post, core, view, remote, route, nbytes, value_from, deadline_ns, post, room, reached
     )
-    gate = core.gates.setdefault(remote.owner, Gate()) if route is None else None
+    gate = core.gates.setdefault(remote.url, Gate()) if route is None else None
     return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True, gate=gate)
 
 

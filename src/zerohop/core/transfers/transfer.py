@@ -244,7 +244,7 @@ def notify_peer(
     deadline = core.deadline(timeout)
     where = address.parse(target.url)
     if nowait:
-        return first_use(core, "notify", 0, target.owner, lambda: core.peers.connect(where))
+        return first_use(core, "notify", 0, target.url, lambda: core.peers.connect(where))
 
     async def work() -> int:
         link = await core.peers.connect(where)
