@@ -25,7 +25,7 @@ def _awaitables(here: zh.Context, there: zh.Context) -> list[Callable[[], Any]]:
         lambda: here.write(bytes(64), handle),
         lambda: here.write(bytes(64), handle),
         lambda: here.connect(there.url),
-        lambda: zh.gather([here.write(bytes(64), handle)]),
+        lambda: zh.gather([there.notification(timeout=PATIENCE_S)]),  # what has ended needs no loop
         lambda: there.notification(timeout=PATIENCE_S),
     ]
 

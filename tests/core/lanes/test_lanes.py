@@ -57,7 +57,8 @@ class TestOpening:
         session: Any = connection._link.session
         forged = wire.Lane(number=2, provider="verbs", address=b"", rails=[(2, 0)])
         both.here._core.control.call(session._channel.post, forged)
-        eventually(lambda: not other.alive, "the peer takes a lane over a NIC that it does not know")
+        eventually(lambda: other._link.lost is not None, "the peer takes a lane over a NIC that it does not know")
+        assert not other.alive
         assert "has not named" in str(other._link.lost)
 
     def test_direct_and_explained(self, nic_pair: Callable[..., Pair]) -> None:

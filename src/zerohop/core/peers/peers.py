@@ -76,23 +76,24 @@ class Peers:
                 continue
             if existing is not None:
                 return existing
-            dial = self._dial_to(where)
-            left = seconds_left(handshake.TIMEOUT_S)
+            dial, left = self._dial_to(where), seconds_left(handshake.TIMEOUT_S)
             dial.allow(left)
             # The dial goes on after the wait, because other operations may be waiting for it.
             while_waiting(dial.silent)
             await asyncio.wait([dial.task], timeout=left)
-            while_waiting(None)
             if not dial.task.done():
-                raise dial.silent()
+                raise dial.silent()  # which the operation says, too, if its deadline passes just now
             try:
-                return dial.task.result()
+                link = dial.task.result()
             except DeadlineExceeded as error:
                 # Silence ends a dial, but not an operation that has time left.
                 if seconds_left(0.0) == 0.0:
                     raise copy_of(error) from None
             except ZerohopError as error:
                 raise copy_of(error) from None
+            else:
+                while_waiting(None)
+                return link
 
     def _existing(self, where: Address) -> PeerLink | None:
         existing = self._core.connected.get(where.context)
