@@ -63,6 +63,11 @@ class Dial:
         self._served = link
         self.task.cancel()
 
+    def result(self) -> PeerLink:
+        """Return the link that the attempt has ended with, or raise why there is none."""
+        # The task of an attempt that was served may have been cancelled before its first step.
+        return self._served or self.task.result()
+
     def silent(self) -> ZerohopError:
         """Return the error for an operation that has no time left for this."""
         text = self._waits_for or "the peer does not finish connecting"
@@ -75,8 +80,6 @@ class Dial:
         try:
             return await work(where, self)
         except asyncio.CancelledError:
-            if self._served is not None:
-                return self._served
             if not self._expired:
                 raise
             raise self.silent() from None

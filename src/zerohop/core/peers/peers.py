@@ -84,7 +84,7 @@ class Peers:
             if not dial.task.done():
                 raise dial.silent()  # which the operation says, too, if its deadline passes just now
             try:
-                link = dial.task.result()
+                link = dial.result()
             except DeadlineExceeded as error:
                 # Silence ends a dial, but not an operation that has time left.
                 if seconds_left(0.0) == 0.0:
