@@ -10,7 +10,7 @@ import pytest
 from zerohop.core.control import address
 from zerohop.core.peers.attempt import Dial
 
-WHERE = address.parse("127.0.0.1:1")
+WHERE = address.parse("zerohop://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("begun", [False, True])
