@@ -167,7 +167,10 @@ class Link:
 
     def lane_of(self, provider: str) -> Lane | None:
         """Return the lane of a provider that is up; None if there is none."""
-        return next((lane for lane in self.lanes.values() if lane.provider == provider), None)
+        for lane in self.lanes.values():
+            if lane.provider == provider:
+                return lane
+        return None
 
     def line(self, room: str) -> asyncio.Lock:
         """Return the lock at which operations queue that wait for the same kind of room. On the control thread."""

@@ -107,13 +107,15 @@ class Routes:
         """
         if link.failed or link.unreachable or registration.unregistrable:
             return None
-        lanes = tuple([(lane.provider, lane.cost) for lane in link.lanes.values()])
-        if any(provider == VERBS for provider, _ in lanes):
+        lanes = {lane.provider: lane.cost for lane in link.lanes.values()}
+        if VERBS in lanes:
             return None
         devices = registration.device, remote.device
-        hardware = "" if devices == (HOST, HOST) else reachability.device_link(link, registration, remote)
+        hardware = no_kernels = ""
+        if devices != (HOST, HOST):
+            hardware, no_kernels = reachability.device_link(link, registration, remote), self._kernels.why_not
         sides = tuple(link.missing.items()), tuple(link.possible.items())
-        return devices, remote.mappable, lanes, sides, hardware, self._kernels.why_not
+        return devices, remote.mappable, tuple(lanes.items()), sides, hardware, no_kernels
 
     def _choose(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         missing, possible = link.missing, link.possible
