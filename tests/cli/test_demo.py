@@ -100,6 +100,14 @@ def test_memory_that_is_short_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
     )
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "ascii"])
+def test_an_encoding_of_the_terminal(encoding: str) -> None:
+    """The two processes speak in one of their own."""
+    run = zerohop("demo", "--inject-fault", "flip", PYTHONIOENCODING=f"{encoding}:replace", encoding=encoding)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "MISMATCH" in run.stdout
+
+
 def test_the_timeout_ends_it() -> None:
     run = zerohop("demo", "--timeout", 0.1)
     assert run.returncode == 2

@@ -52,6 +52,8 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             pass_fds=tuple(pass_fds),
+            # Commands, answers and last words have an encoding of their own, whatever the user's terminal has.
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         )
 
     @property
