@@ -18,7 +18,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from zerohop import RemoteBuffer
-from zerohop.errors import out_of_memory
+from zerohop.errors import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +166,7 @@ def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:
             result = commands[request["command"]](**request["arguments"])
         except Exception as error:  # noqa: BLE001 - every failure is an answer
             traceback.print_exc()
-            told = out_of_memory(error) if isinstance(error, MemoryError) else error
+            told = named(error)
             answers.write(json.dumps({"error": f"{type(told).__name__}: {told}"}) + "\n")
         else:
             answers.write(json.dumps({"result": result or {}}) + "\n")
