@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import zerohop as zh
 from support.options import Options
 from support.service import Service
+from zerohop._native import NativeError
 
 if TYPE_CHECKING:
     from support.fixtures import StartPeer
@@ -41,3 +43,16 @@ def test_asking_for_shared_memory(start_peer: StartPeer) -> None:
     assert outcome.kind == "Unsupported", outcome
     assert outcome.says("memfd create", "not permitted"), outcome
     assert "seccomp" in outcome.fix
+
+
+def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a chroot in which nothing was mounted."""
+
+    def make_no_doorbell(*_: object) -> None:
+        raise NativeError(7, 0, "cannot make a doorbell (open /proc/self/fd): No such file or directory")
+
+    monkeypatch.setattr("zerohop.core.lifecycle.Engine", make_no_doorbell)
+    monkeypatch.setattr("zerohop.machine.host.why_no_context", lambda: ("/proc is not mounted", "mount it"))
+    with pytest.raises(zh.Unsupported, match="open: /proc is not mounted") as caught:
+        zh.Context()
+    assert caught.value.fix == "mount it"
