@@ -37,10 +37,8 @@ def error_of_parts(error: BaseException, seconds: float) -> BaseException:
             fix="open the Context before that work begins, or have it give the lock up now and then",
             operation="open",
         )
-    if isinstance(error, OSError):
-        if out_of_descriptors(error):
-            return from_os(error, operation="open")
-        return of_sandbox(error, "epoll_create1 or socketpair", operation="open") or error
+    if isinstance(error, OSError) and out_of_descriptors(error):
+        return from_os(error, operation="open")
     return error
 
 
