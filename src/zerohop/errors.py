@@ -307,6 +307,15 @@ def out_of_memory(error: MemoryError) -> ZerohopError:
     return RegistrationFailed(said, fix=_MORE_MEMORY) if hit is None else _of_limit(hit, said, {})
 
 
+def named(error: BaseException) -> BaseException:
+    """Return the library's error for one of Python's behind which there is a limit, or the error itself."""
+    if isinstance(error, MemoryError):
+        return out_of_memory(error)
+    if isinstance(error, OSError) and not isinstance(error, ZerohopError) and out_of_descriptors(error):
+        return from_os(error)
+    return error
+
+
 def _of_limit(hit: limits.Limit, said: str, fields: dict[str, Any]) -> LimitReached:
     fields.setdefault("fix", f"raise the limit: {hit.command}")
     return LimitReached(f"{said} ({hit.name} is {hit.value})", limit=hit.name, value=hit.value, **fields)

@@ -19,12 +19,22 @@ _ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.start
 
 
 def zerohop(
-    *arguments: object, timeout: float = patience(60), preexec: Callable[[], None] | None = None, **environment: str
+    *arguments: object,
+    timeout: float = patience(60),
+    preexec: Callable[[], None] | None = None,
+    encoding: str = "utf-8",
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """`zerohop arguments…`, with its exit code and what it printed; `preexec` runs in its process before it."""
+    """`zerohop arguments…`, with its exit code and what it printed in this encoding; `preexec` runs there before it."""
     env = {**_ENVIRONMENT, **environment}
     return subprocess.run(
-        _command(arguments), capture_output=True, text=True, timeout=timeout, env=env, check=False, preexec_fn=preexec
+        _command(arguments),
+        capture_output=True,
+        encoding=encoding,
+        timeout=timeout,
+        env=env,
+        check=False,
+        preexec_fn=preexec,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from typing import Any
@@ -22,6 +23,10 @@ def fill_memory() -> None:
     raise MemoryError
 
 
+def take_descriptors() -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
 def leave() -> None:
     os.write(2, b"goodbye\n")
     os._exit(3)
@@ -32,4 +37,13 @@ def nap(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    serve({"echo": echo, "fail": fail, "fill_memory": fill_memory, "leave": leave, "nap": nap})
+    serve(
+        {
+            "echo": echo,
+            "fail": fail,
+            "fill_memory": fill_memory,
+            "take_descriptors": take_descriptors,
+            "leave": leave,
+            "nap": nap,
+        }
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import resource
@@ -98,6 +99,35 @@ def test_memory_that_is_short_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == (
         "failed: out of memory (RLIMIT_AS is 1073741824). Fix: raise the limit: ulimit -v unlimited\n"
     )
+
+
+def test_a_lack_of_descriptors_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it shows in a call of Python's own, as of a file that the demo reads."""
+
+    def open_a_file(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc/self/maps")
+
+    monkeypatch.setattr(demo, "_exchange", open_a_file)
+    assert demo.run(model=None, timeout=patience(30)) == 2
+    assert re.fullmatch(
+        r"failed: out of file descriptors \(RLIMIT_NOFILE is \d+\)\. Fix: raise the limit: ulimit -n 65536\n",
+        capsys.readouterr().err,
+    )
+
+
+@pytest.mark.parametrize("most", [9, 14, 24])
+def test_few_descriptors(most: int) -> None:
+    run = zerohop("demo", preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+    assert run.returncode == 2
+    assert "ulimit -n" in run.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "ascii"])
+def test_an_encoding_of_the_terminal(encoding: str) -> None:
+    """The two processes speak in one of their own."""
+    run = zerohop("demo", "--inject-fault", "flip", PYTHONIOENCODING=f"{encoding}:replace", encoding=encoding)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "MISMATCH" in run.stdout
 
 
 def test_the_timeout_ends_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,18 @@ def test_an_error_there_is_an_error_here_and_not_the_end(peer: PeerProcess) -> N
 def test_memory_that_is_short_there_is_named(peer: PeerProcess) -> None:
     with pytest.raises(PeerFailed, match=r"out of memory.* Fix: "):
         peer.call("fill_memory")
+
+
+def test_a_lack_of_descriptors_there_is_named(peer: PeerProcess) -> None:
+    with pytest.raises(PeerFailed, match=r"LimitReached: out of file descriptors.* Fix: "):
+        peer.call("take_descriptors")
+
+
+def test_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    with PeerProcess("cli.echo_peer", timeout=patience(10)) as process, pytest.raises(PeerFailed, match="goodbye"):
+        process.call("leave")
 
 
 def test_unknown_command(peer: PeerProcess) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.interrupting import Interrupted, at_each_line
 from support.lanes import eventually
 from support.leaks import expect_given_back, holdings
 from support.options import Options
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 150
 NBYTES = 4096
-
-
-class Interrupted(BaseException):
-    """Raised by the handler."""
 
 
 @pytest.fixture
@@ -93,6 +90,71 @@ def test_a_memory_that_is_being_closed(
     assert owner.statistics().shares == 0
     # With what tracebacks have collected.
     eventually(lambda: gc.collect() >= 0 and owner.statistics().registrations == 0, "a registration is kept")
+
+
+@pytest.fixture
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drop an exception that comes up in a destructor or a weak reference's callback, as Python does."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
+def _open_and_close(context: zh.Context) -> None:
+    context.alloc(NBYTES).close()
+
+
+def _open_and_drop(context: zh.Context) -> None:
+    context.alloc(NBYTES)
+
+
+def _register_and_drop(context: zh.Context) -> None:
+    context.register(np.zeros(NBYTES, np.uint8))
+
+
+def _show(context: zh.Context) -> None:
+    """Use a Memory by an array, which is the last to use it."""
+    with context.alloc(NBYTES) as memory:
+        array = memory.numpy()
+    array[:] = 1
+
+
+@pytest.mark.usefixtures("unheard")
+@pytest.mark.parametrize("action", [_open_and_close, _open_and_drop, _register_and_drop, _show])
+def test_no_registration_stays(open_context: OpenContext, action: Callable[[zh.Context], None]) -> None:
+    """Whichever line is the last: the next call drops what a destructor or a callback has left."""
+    context = open_context(Options())
+
+    def nothing_left() -> bool:
+        context._core.retention.stop_lingering()
+        gc.collect()
+        facts = context.statistics()
+        return facts.registrations == facts.pinned == 0
+
+    def check() -> None:
+        action(context)
+        eventually(nothing_left, "a registration is kept")
+
+    at_each_line(lambda: action(context), check)
+
+
+@pytest.mark.usefixtures("unheard")
+def test_an_owner_that_goes_away(open_context: OpenContext) -> None:
+    """The next registration drops the one that is cached for it."""
+    context, owners = open_context(Options()), list[object]()
+
+    def prepare() -> None:
+        owners.append(np.zeros(NBYTES, np.uint8))
+        context.register(owners[0]).close()
+        context._core.retention.stop_lingering()
+        assert context.statistics().registrations == 1
+
+    def check() -> None:
+        context.register(bytearray(NBYTES)).close()
+        gc.collect()
+        assert context.statistics().registrations == 0
+        prepare()
+
+    prepare()
+    at_each_line(owners.clear, check)
 
 
 @pytest.mark.parametrize("device", ["host", "sim:0"])

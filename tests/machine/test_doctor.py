@@ -40,7 +40,7 @@ def test_a_machine_with_a_software_device(tmp_path: Path) -> None:
 def test_a_machine_without_any_of_it_says_why_each_check_does_not_apply(tmp_path: Path) -> None:
     Sysfs(tmp_path).put("proc/sys/kernel", osrelease="6.1.0")
     checks = diagnose(read(tmp_path, process(verbs=())))
-    at_home = ("versions", "libibverbs", "descriptors", "shared-memory", "address-space")
+    at_home = ("versions", "proc", "libibverbs", "descriptors", "shared-memory", "address-space")
     assert states(checks) == dict.fromkeys(NAMES, "n/a") | dict.fromkeys(at_home, "OK")
     for each in checks:
         assert each.found, each.name

@@ -11,6 +11,7 @@ from support.doctor import check, facts, guest, healthy, look, process, read
 from support.sysfs import Port, Sysfs, dual_port_roce, soft_roce
 from zerohop.machine.doctor import State
 from zerohop.machine.doctor.process import Library
+from zerohop.machine.host import why_no_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,15 @@ def test_versions_are_told(tmp_path: Path) -> None:
     told = "Linux 6.8.0-45-generic (Ubuntu 24.04.1 LTS), mlx5_core 24.10-1.1.4, nvidia 550.127, firmware 28.43.1014 on"
     assert told in found
     assert found.startswith("zerohop ")
+
+
+def test_without_proc(tmp_path: Path) -> None:
+    why = "/proc is not mounted, and doorbells are opened through /proc/self/fd"
+    assert why_no_context(tmp_path) == (why, "mount -t proc proc /proc")
+    found = check("proc", tmp_path, process(no_context=why_no_context(tmp_path)))
+    assert (found.state, found.found) == (State.FAIL, f"no Context can be opened: {why}")
+    assert found.fix == ("mount -t proc proc /proc",)
+    assert check("proc", tmp_path, process()).state is State.OK
 
 
 def test_versions_that_nobody_tells_are_left_out(tmp_path: Path) -> None:

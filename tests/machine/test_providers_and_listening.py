@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import zerohop as zh
+from zerohop.machine import facts as machine_facts
 from zerohop.machine.facts import describe_listening, describe_providers, read_providers
 
 
@@ -22,6 +23,12 @@ def test_a_context_says_of_an_unusable_one_what_info_says() -> None:
             zh.Context(providers=[facts.name])
         assert caught.value.reason == facts.why
         assert str(caught.value) == f"{facts.name}: {facts.why}. Fix: {facts.fix}"
+
+
+def test_without_proc_none_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "/proc is not mounted"
+    monkeypatch.setattr(machine_facts, "why_no_context", lambda: (why, "mount it"))
+    assert {(each.usable, each.why, each.fix) for each in read_providers()} == {(False, why, "mount it")}
 
 
 def test_label_tells_what_has_not_run_on_hardware() -> None:

@@ -17,10 +17,13 @@ def main() -> None:
     watch_output()
     try:
         app()
-    except MemoryError as error:
-        from zerohop.errors import out_of_memory
+    except (MemoryError, OSError) as error:
+        from zerohop.errors import named
 
-        print(f"error: {out_of_memory(error)}", file=sys.stderr)
+        told = named(error)
+        if told is error:
+            raise
+        print(f"error: {told}", file=sys.stderr)
         sys.exit(2)
     finally:
         sys.stdout.flush()

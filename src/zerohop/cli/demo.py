@@ -13,7 +13,7 @@ from zerohop.cli.demo_model import pull_model
 from zerohop.cli.demo_steps import Deadline, Exchange, Mismatch, open_exchange, short
 from zerohop.cli.payload import digest, random_bytes
 from zerohop.cli.peer import PeerFailed, PeerProcess, accept
-from zerohop.errors import ZerohopError, out_of_memory
+from zerohop.errors import ZerohopError, named
 from zerohop.integrations.safetensors import SafetensorsError
 
 if TYPE_CHECKING:
@@ -52,17 +52,14 @@ def run(*, model: Path | None, timeout: float, flip_in_steps: bool = False, flip
     except Mismatch as error:
         console.print(f"[bold red]MISMATCH:[/] {escape(str(error))}", soft_wrap=True)
         return 1
-    except MemoryError as error:
-        _say_failed(out_of_memory(error))
-        return 2
-    except (PeerFailed, ZerohopError, SafetensorsError, OSError) as error:
-        _say_failed(error)
+    except (PeerFailed, ZerohopError, SafetensorsError, OSError, MemoryError) as error:
+        _say_failed(named(error))
         return 2
     console.print(f"\n[green]Everything verified[/] in {human_time(time.monotonic() - started)}.")
     return 0
 
 
-def _say_failed(error: Exception) -> None:
+def _say_failed(error: BaseException) -> None:
     make_console(stderr=True).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
 
 

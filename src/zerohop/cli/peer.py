@@ -13,13 +13,12 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from zerohop import RemoteBuffer
-from zerohop.errors import out_of_memory
+from zerohop.errors import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,8 @@ class PeerProcess:
             timeout: seconds that a command may take, unless the call says otherwise.
         """
         self._timeout = timeout
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        # It needs no directory that may be written to, as a temporary file would.
+        self._errors = os.fdopen(os.memfd_create("zerohop-last-words"), "w+b")
         self._buffer = b""
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -52,6 +52,8 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             pass_fds=tuple(pass_fds),
+            # Commands, answers and last words have an encoding of their own, whatever the user's terminal has.
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         )
 
     @property
@@ -164,7 +166,7 @@ def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:
             result = commands[request["command"]](**request["arguments"])
         except Exception as error:  # noqa: BLE001 - every failure is an answer
             traceback.print_exc()
-            told = out_of_memory(error) if isinstance(error, MemoryError) else error
+            told = named(error)
             answers.write(json.dumps({"error": f"{type(told).__name__}: {told}"}) + "\n")
         else:
             answers.write(json.dumps({"result": result or {}}) + "\n")

@@ -10,9 +10,10 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from zerohop._native import Engine, NativeError, interpreter_exits, interpreter_forked, providers, stop_posting
+from zerohop._native import Engine, interpreter_exits, interpreter_forked, providers, stop_posting
 from zerohop.config import protection
 from zerohop.config.providers import VERBS
+from zerohop.core import opening
 from zerohop.core.base import closed_engine
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.peer_text import printable
@@ -25,15 +26,7 @@ from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import (
-    DeadlineExceeded,
-    Unsupported,
-    from_native,
-    from_os,
-    of_sandbox,
-    out_of_descriptors,
-    too_many_threads,
-)
+from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,13 +113,9 @@ class Core(PeerCore):
             self.engine = Engine(
                 self.spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem
             )
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised again, by name
             self.listeners.close()
-            if isinstance(error, NativeError):
-                raise from_native(*error.args, operation="open") from None
-            if isinstance(error, OSError):  # a native thread could not be started
-                raise of_sandbox(error, "clone", operation="open") or too_many_threads("open") from None
-            raise
+            raise opening.error_of_engine(error) from None
         self.kernels = CopyKernels(self.engine, self._kernels_came_late)
         self.retention = Retention(self._drain_soon)
         self.devices = Devices(self.engine)
@@ -153,27 +142,14 @@ class Core(PeerCore):
             )
             self.lane_tls = self.identity.lane_tls
             control.run(self._begin, timeout=_BEGINNING_S)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised again, by name
             self.engine.close(time.monotonic_ns() + _NS)
             self.loops.close()
             if control is not None:
                 control.stop(_EXIT_S)
             self.listeners.close()
             self._release_engine(time.monotonic())
-            if isinstance(error, NativeError):
-                raise from_native(*error.args, operation="open") from None
-            if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(
-                    f"the Context's own thread had no turn for {_BEGINNING_S:.0f} s: others hold Python's lock",
-                    fix="open the Context before that work begins, or have it give the lock up now and then",
-                    operation="open",
-                ) from None
-            if isinstance(error, OSError):
-                if out_of_descriptors(error):
-                    raise from_os(error, operation="open") from None
-                if refused := of_sandbox(error, "epoll_create1 or socketpair", operation="open"):
-                    raise refused from None
-            raise
+            raise opening.error_of_parts(error, _BEGINNING_S) from None
         self.closed = self.gone = False
         _cores.add(self)
 

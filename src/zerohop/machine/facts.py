@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop.config import protection
 from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
-from zerohop.machine.host import Cpu, Kernel, Limits, MemorySizes, read_cpu, read_kernel, read_limits, read_memory
+from zerohop.machine.host import (
+    Cpu,
+    Kernel,
+    Limits,
+    MemorySizes,
+    read_cpu,
+    read_kernel,
+    read_limits,
+    read_memory,
+    why_no_context,
+)
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
 from zerohop.machine.nvml import Nvidia, read_nvidia
 
@@ -49,10 +59,12 @@ class ProviderFacts:
 
 
 def read_providers() -> tuple[ProviderFacts, ...]:
-    """Ask the native module for the providers."""
+    """Ask the native module for the providers; none is usable where no Context can be opened."""
     from zerohop._native import providers
 
-    return describe_providers(providers(), platform.machine())
+    why, fix = why_no_context()
+    probed = [(name, False, why, fix) for name, *_ in providers()] if why else providers()
+    return describe_providers(probed, platform.machine())
 
 
 def describe_providers(probed: list[tuple[str, bool, str, str]], architecture: str) -> tuple[ProviderFacts, ...]:

@@ -6,13 +6,10 @@ import os
 import platform
 import resource
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zerohop.machine import files
 from zerohop.machine.pci import numa_nodes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +146,13 @@ def read_limits() -> Limits:
         locked_memory=read_limit(resource.RLIMIT_MEMLOCK).soft,
         address_space=read_limit(resource.RLIMIT_AS).soft,
     )
+
+
+def why_no_context(root: Path = Path("/")) -> tuple[str, str]:
+    """Return why no Context can be opened here, whatever its settings, and the fix; empty texts if one can."""
+    if (root / "proc/self/fd").is_dir():
+        return "", ""
+    return "/proc is not mounted, and doorbells are opened through /proc/self/fd", "mount -t proc proc /proc"
 
 
 def read_limit(which: int) -> Limit:

@@ -21,7 +21,7 @@ from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
-from zerohop.errors import ZerohopError, out_of_memory
+from zerohop.errors import ZerohopError, named, out_of_memory
 from zerohop.machine.host import read_memory
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
 
 
 def _print_failure(console: Console, error: BaseException) -> None:
-    console.print(f"[bold red]failed:[/] {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
+    told = named(error)
+    console.print(f"[bold red]failed:[/] {type(told).__name__}: {escape(str(told))}", soft_wrap=True)
 
 
 def require_gpus(cases: list[Case]) -> None:

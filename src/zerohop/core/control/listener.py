@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.sandbox import naming
 from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
@@ -141,9 +142,11 @@ class Listeners:
             _check_exposed(listen, settings)
         sock = sockets.new(family, kind, protocol, operation="listen")
         self._sockets.append(sock)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with naming("setsockopt", "listen"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sockets.listen(sock, where)
-        bound = sock.getsockname()
+        with naming("getsockname", "listen"):
+            bound = sock.getsockname()
         both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         self.host, self.port = advertised_host(bound[0], settings.advertise, both=both), bound[1]
 

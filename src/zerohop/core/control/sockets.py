@@ -6,6 +6,7 @@ import errno
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.core.base.sandbox import naming
 from zerohop.core.control import address
 from zerohop.errors import of_sandbox
 
@@ -22,11 +23,13 @@ def new(family: int, kind: int, protocol: int = 0, *, operation: str) -> socket.
         Unsupported: the system refuses sockets of this family to this process.
         OSError: this process is out of descriptors, or the like.
     """
-    try:
+    with naming("socket", operation):
         sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        if refused := of_sandbox(error, "socket", operation=operation):
-            raise refused from None
+    try:
+        with naming("getsockopt", operation):  # the socket's user asks by it whether a connection was made, and by whom
+            sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    except BaseException:
+        sock.close()
         raise
     sock.setblocking(False)
     return sock

@@ -227,7 +227,6 @@ class Memory(Closeable, _Range):
         self._rights = rights
         self._layout = layout
         self._block = block
-        core.retention.keep(self, registration, keep)
         self._owned = owned
         self._elements = None
         # The array may be read-only where the registration of its memory is not.
@@ -241,6 +240,7 @@ class Memory(Closeable, _Range):
         # The thread that closes the Memory, and what it has still to release: a signal may interrupt it anywhere.
         self._closer: int | None = None
         self._left: RetainedBuffer | None = None
+        core.retention.keep(self, registration, keep)  # last, because the destructor gives back what it keeps
 
     @property
     def reused_registration(self) -> bool:

@@ -94,6 +94,15 @@ class Registration:
         self.routes: dict[bytes, Any] = {}
 
     @property
+    def exported(self) -> bool:
+        """Tell whether there are arrays that show its bytes."""
+        for reference in self.exports.copy():
+            # A signal handler that raises may have ended the callback that should have discarded it.
+            if reference() is None:
+                self.exports.discard(reference)
+        return bool(self.exports)
+
+    @property
     def shareable(self) -> bool:
         """Tell whether peers on this host can map the memory."""
         return self.region.shareable

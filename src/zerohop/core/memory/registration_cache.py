@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import NativeError
 from zerohop.core.base import closed_engine
 from zerohop.core.memory import shared_pages, sources
+from zerohop.core.memory.living import Living
 from zerohop.core.memory.registration import Registration
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, GPUS
 from zerohop.errors import Closed, LimitReached, RegistrationFailed, Unsupported, ZerohopError, from_native
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _STALE_STARTS: Final = 64
 # Seconds between checks whether devices have forgotten memory: no event tells that within a time limit.
 _CHECK_S: Final = 0.001
-# Number of others that each new registration of a GPU's allocation checks for memory that was freed.
+# Number of others that each new registration checks for memory that was freed.
 _CHECKED_EACH_TIME: Final = 16
 # Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
 _KEPT: Final = (Closed, LimitReached, Unsupported)
@@ -56,7 +57,7 @@ class RegistrationCache:
         # A signal's handler or a destructor may call this in the middle of itself, on the same thread.
         self._lock = threading.RLock()
         self._cache: dict[int, Registration] = {}
-        self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
+        self._live = Living()
         # Start addresses of memory from ctx.alloc, ascending, and the registration at each.
         self._starts: list[int] = []
         self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
@@ -64,7 +65,7 @@ class RegistrationCache:
         self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
         # Registrations of single allocations by the driver's id, which is fast to ask for.
         self._by_id: dict[int, Registration] = {}
-        self._looked_at = 0
+        self._looked_at = self._looked_at_owner = 0
 
     def __len__(self) -> int:
         return len(self._live)
@@ -84,6 +85,7 @@ class RegistrationCache:
                 self._cache.pop(id(owner), None)
                 self._retention.retire(cached, owner)
         self._retention.drain()
+        self._expire_some()
         known = self._of_address(source.base, source.extent)
         if known is not None:
             if source.device not in (known.device, DEVICE_BY_ADDRESS):
@@ -123,8 +125,7 @@ class RegistrationCache:
         if index >= 0:
             self._on_device_used(index)
         registration = Registration(region, device, 0, readonly=False, ours=True)
-        with self._lock:
-            self._live.add(registration)
+        self._live.add(registration)
         if whole:
             self._remember_address(registration)
         return registration
@@ -139,8 +140,7 @@ class RegistrationCache:
         registration.extent = whole.extent
         registration.local_keys, registration.how = whole.local_keys, whole.how
         registration.unregistrable = whole.unregistrable
-        with self._lock:
-            self._live.add(registration)
+        self._live.add(registration)
         self._remember_address(registration)
         return registration
 
@@ -150,7 +150,7 @@ class RegistrationCache:
         Until ``deadline``, of the monotonic clock, this waits for devices to forget memory that may be freed next.
         """
         with self._lock:
-            live = list(self._live)
+            live = self._live.all()
             self._cache.clear()
             self._on_device.clear()
             self._by_id.clear()
@@ -161,7 +161,7 @@ class RegistrationCache:
             kept.append((registration, registration.owner() if registration.owner is not None else None))
             registration.owner = None
             gone = self._retention.end(registration)
-            if registration.exports and not registration.region.pins:
+            if registration.exported and not registration.region.pins:
                 # The region stays for the arrays that show it, but devices can forget it.
                 gone = registration.region.deregister()
             if not gone and not registration.region.pins:
@@ -282,8 +282,7 @@ class RegistrationCache:
         if index >= 0:
             self._on_device_used(index)
         registration = Registration(region, source.device, offset, readonly=source.readonly)
-        with self._lock:
-            self._live.add(registration)
+        self._live.add(registration)
         return registration
 
     def _remember_address(self, registration: Registration) -> None:
@@ -331,6 +330,16 @@ class RegistrationCache:
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
         self._retention.release(registration, now=True)
+
+    def _expire_some(self) -> None:
+        """Look for owners that are gone, among others each time: a signal handler that raises ends ``gone`` early."""
+        keys = list(self._cache)
+        start = self._looked_at_owner % max(1, len(keys))
+        self._looked_at_owner = start + _CHECKED_EACH_TIME
+        for key in keys[start : self._looked_at_owner]:
+            cached = self._cache.get(key)
+            if cached is not None and cached.owner is not None and cached.owner() is None:
+                self._expire(key, cached)
 
 
 def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:

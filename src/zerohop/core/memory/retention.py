@@ -58,8 +58,9 @@ class Retention:
     def keep(self, memory: object, registration: Registration, keep: object) -> None:
         """Keep an object alive until ``detach(memory)``, which a destructor may call."""
         key = id(memory)
-        registration.users.add(key)
+        # In this order, because ``detach`` takes the second away only where it finds the first.
         self._keeps[key] = keep
+        registration.users.add(key)
 
     def kept_for(self, memory: object) -> object:
         """Return the object that an open Memory keeps alive.
@@ -160,7 +161,7 @@ class Retention:
                     self._pinned.discard(buffer)
                     buffer.keep = None
                 else:
-                    waiting = waiting or not buffer.registration.exports
+                    waiting = waiting or not buffer.registration.exported
         finally:
             self._releasing.discard(here)
         if waiting:
@@ -175,7 +176,7 @@ class Retention:
         for route in list(registration.routes.values()):
             route.drop()
         registration.routes.clear()
-        return not registration.exports and registration.region.close(now)
+        return not registration.exported and registration.region.close(now)
 
     def hand_over(self, registrations: Iterable[Registration]) -> list[tuple[Registration, object]]:
         """Return all that is kept, each with its registration, to a caller that is closing the Context."""
@@ -203,7 +204,7 @@ class Retention:
             buffer.keep = None
             return
         self._pinned.add(buffer)
-        if not buffer.registration.exports:
+        if not buffer.registration.exported:
             # The end of an array calls `drain`; the end of an operation does not.
             self._wake()
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import WarnOnce
+from zerohop.core.base.sandbox import naming
 from zerohop.errors import too_many_threads
 
 if TYPE_CHECKING:
@@ -207,16 +208,39 @@ class ControlThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop; raise OSError if there are too few descriptors for one."""
-    selector = selectors.DefaultSelector()
+    """Make an event loop.
+
+    Raises:
+        Unsupported: the system refuses a call that the loop needs.
+        OSError: there are too few descriptors for one.
+    """
+    with naming("epoll_create1"):
+        selector = selectors.DefaultSelector()
     try:
-        # The loop's constructor makes a socket pair, and leaks the selector if that fails, so one is tried before.
-        for sock in socket.socketpair():
-            sock.close()
+        _try_calls(selector)
         return asyncio.SelectorEventLoop(selector)
     except BaseException:
         selector.close()
         raise
+
+
+def _try_calls(selector: selectors.BaseSelector) -> None:
+    """Make the calls by which another thread wakes a loop, because a loop that is refused one sleeps or spins.
+
+    The loop's constructor makes a socket pair, too, and leaks the selector if that fails.
+    """
+    with naming("socketpair"):
+        ours, theirs = socket.socketpair()
+    with ours, theirs:
+        with naming("epoll_ctl"):
+            selector.register(ours, selectors.EVENT_READ)
+        with naming("sendto"):
+            theirs.send(b"\0")
+        with naming("epoll_wait"):
+            selector.select(0)
+        with naming("recvfrom"):
+            ours.recv(1)
+        selector.unregister(ours)
 
 
 class _Aside(Generic[T]):

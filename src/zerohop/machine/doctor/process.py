@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
-from zerohop.machine.host import read_limit
+from zerohop.machine.host import read_limit, why_no_context
 from zerohop.machine.nvml import read_nvidia
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Process:
             "".
         nvidia: facts from NVIDIA's management library; None if it was not asked.
         compiler: NVRTC, found as the packages that compile the copy kernels find it.
+        no_context: why no Context can be opened in it, and the fix; empty texts if one can.
     """
 
     locks_freely: bool
@@ -79,6 +80,7 @@ class Process:
     fastest: Mapping[str, float] = field(default_factory=dict)
     gpu_drivers: Mapping[str, str] = field(default_factory=dict)
     compiler: Compiler = Compiler(None, "not looked for")
+    no_context: tuple[str, str] = "", ""
     nvidia: Nvidia | None = None
 
 
@@ -100,6 +102,7 @@ def read_process() -> Process:
         fastest={name: speed for name, speed in speeds.items() if speed is not None},
         gpu_drivers=gpu_drivers(),
         compiler=find_compiler(),
+        no_context=why_no_context(),
         nvidia=read_nvidia(),
     )
 

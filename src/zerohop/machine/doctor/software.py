@@ -90,6 +90,13 @@ def verbs(system: System) -> Verdict:
     return combined(found, one_is_enough=True)
 
 
+@check("proc", "every Context opens descriptors through it, and the limits behind errors are read there")
+def proc(system: System) -> Verdict:
+    """Check that /proc is mounted."""
+    why, fix = system.process.no_context
+    return fail(f"no Context can be opened: {why}", fix) if why else ok("mounted")
+
+
 @on_nic("fork", "before Linux 5.12 a child of fork() takes pages away that the parent has registered with a NIC")
 def fork(system: System) -> Verdict:
     """Check that a forked child gets copies of registered pages, or that libibverbs keeps these pages from it."""
@@ -106,4 +113,4 @@ def fork(system: System) -> Verdict:
     )
 
 
-CHECKS = (versions, libibverbs, provider_library, verbs, fork)
+CHECKS = (versions, proc, libibverbs, provider_library, verbs, fork)

@@ -1,0 +1,46 @@
+"""Names what kept a Context from opening, in the library's own errors."""
+
+from __future__ import annotations
+
+from zerohop._native import NativeError
+from zerohop.errors import (
+    DeadlineExceeded,
+    Unsupported,
+    from_native,
+    from_os,
+    of_sandbox,
+    out_of_descriptors,
+    too_many_threads,
+)
+
+
+def error_of_engine(error: BaseException) -> BaseException:
+    """Return the error to raise for one of the engine, which starts native threads and makes descriptors."""
+    if isinstance(error, NativeError):
+        # Imported here because a Context that opens needs none of it.
+        from zerohop.machine.host import why_no_context
+
+        why, fix = why_no_context()
+        return Unsupported(why, fix=fix, operation="open") if why else _of_native(error)
+    if isinstance(error, OSError):  # a native thread could not be started
+        return of_sandbox(error, "clone", operation="open") or too_many_threads("open")
+    return error
+
+
+def error_of_parts(error: BaseException, seconds: float) -> BaseException:
+    """Return the error to raise for one of the parts over the engine; they had ``seconds`` to begin."""
+    if isinstance(error, NativeError):
+        return _of_native(error)
+    if isinstance(error, TimeoutError):
+        return DeadlineExceeded(
+            f"the Context's own thread had no turn for {seconds:.0f} s: others hold Python's lock",
+            fix="open the Context before that work begins, or have it give the lock up now and then",
+            operation="open",
+        )
+    if isinstance(error, OSError) and out_of_descriptors(error):
+        return from_os(error, operation="open")
+    return error
+
+
+def _of_native(error: NativeError) -> BaseException:
+    return from_native(*error.args, operation="open")
