@@ -29,24 +29,27 @@ HERE = 1
 COUNTS: dict[str, tuple[int, int]] = {
     "write": (2, 0),
     "write of an array": (32, 1),
-    "write with notify": (17, 1),
+    "write with notify": (8, 1),
     "write_nowait": (17, 1),
     "read": (3, 0),
     "read_nowait": (18, 1),
     "write_many": (2, 0),
     "write_pages": (15, 1),
     "read_pages": (16, 1),
+    "write_list": (25, 1),
+    "read_list": (26, 1),
+    "read_many": (94, 1),  # of eight
     "write_strided": (21, 1),
     "fetch_add": (13, 1),
     "compare_swap": (13, 1),
-    "notify": (29, 2),
-    "Connection.notify": (29, 2),
+    "notify": (19, 2),
+    "Connection.notify": (19, 2),
     "send and recv": (40, 2),
     "flush": (19, 1),
     "register and close": (20, 0),
     "share": (14, 0),
     "connect again": (26, 1),
-    "Transport.write with notify": (22, 2),
+    "Transport.write with notify": (14, 2),
     "Transport.read": (3, 0),
     "Transport.write_many": (2, 0),
 }
@@ -79,6 +82,7 @@ def operations(open_context: OpenContext) -> Iterator[dict[str, tuple[tuple[zh.C
     remote, array = target.share("rw"), np.zeros(4096, np.uint8)
     view, part, pages = source[:4096], remote[:4096], np.arange(4, dtype=np.int64)
     pairs = [(source[i * 64 : (i + 1) * 64], remote[i * 64 : (i + 1) * 64]) for i in range(8)]
+    reads = [(remote, local) for local, remote in pairs]
     connection, other = here.connect(there.url).result(PATIENCE_S), there.connect(here.url).result(PATIENCE_S)
     message, into = here.alloc(64), there.alloc(64)
     one, two = zh.Transport(ctx=here), zh.Transport(ctx=there)
@@ -108,6 +112,9 @@ def operations(open_context: OpenContext) -> Iterator[dict[str, tuple[tuple[zh.C
         "write_many": (both, lambda: here.write_many(pairs).result()),
         "write_pages": (both, lambda: here.write_pages(source, remote, pages, pages, page_bytes=256).result()),
         "read_pages": (both, lambda: here.read_pages(remote, source, pages, pages, page_bytes=256).result()),
+        "write_list": (both, lambda: here.write_list(source, remote, pages, pages, pages).result()),
+        "read_list": (both, lambda: here.read_list(remote, source, pages, pages, pages).result()),
+        "read_many": (both, lambda: here.read_many(reads).result()),
         "write_strided": (both, lambda: here.write_strided(source, remote, rows=4, row_bytes=64).result()),
         "fetch_add": (both, lambda: here.fetch_add(remote, 1).result()),
         "compare_swap": (both, lambda: here.compare_swap(remote, 0, 1).result()),
