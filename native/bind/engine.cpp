@@ -2,6 +2,7 @@
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
+#include "bind/notification_wait.hpp"
 #include "bind/post.hpp"
 #include "provider/shm/mapped_copy.hpp"
 
@@ -95,21 +96,28 @@ std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t n
     return found;
 }
 
-std::optional<std::tuple<int, uint32_t, uint64_t, nb::bytes>>
-pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number) {
-    const std::shared_ptr<NotificationQueue> from = number != 0 ? notification_queue(*engine, number) : nullptr;
-    std::optional<Notification> note = engine->pop_notification(number, 0, 0, false);
+// Looks once if the deadline is negative. Throws NativeError if the queue has ended, and nothing is left in it.
+std::optional<Notification> next_notification(Engine& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number,
+                                              WaitOutcome* outcome) {
+    const std::shared_ptr<NotificationQueue> from = number != 0 ? notification_queue(engine, number) : nullptr;
+    std::optional<Notification> note = engine.pop_notification(number, 0, 0, false, outcome);
     if (!note && deadline_ns >= 0) {
         const Released release;
-        note = engine->pop_notification(number, static_cast<uint64_t>(deadline_ns), spin_ns, true);
+        note = engine.pop_notification(number, static_cast<uint64_t>(deadline_ns), spin_ns, true, outcome);
     }
     if (!note && from && from->ended()) {
         // one may have come while this thread waited for the interpreter
-        note = engine->pop_notification(number, 0, 0, false);
+        note = engine.pop_notification(number, 0, 0, false, outcome);
         if (!note) {
             throw NativeError(Status::closed, Reason::lane_closed, "the queue of notifications has ended");
         }
     }
+    return note;
+}
+
+std::optional<std::tuple<int, uint32_t, uint64_t, nb::bytes>>
+pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number) {
+    const std::optional<Notification> note = next_notification(*engine, deadline_ns, spin_ns, number, nullptr);
     if (!note) {
         return std::nullopt;
     }
@@ -257,6 +265,16 @@ void register_engine(nb::module_& m) {
              nb::arg("local_keys") = std::vector<uint32_t>{}, nb::arg("peer_memory").none() = nullptr)
         .def(
             "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
+        .def(
+            "await_notification",
+            [](const Self& self, const nb::object& wait, int64_t deadline_ns, uint64_t spin_ns) {
+                return take_into(wait, [&](uint16_t number, WaitOutcome& outcome) {
+                    return next_notification(*self, deadline_ns, spin_ns, number, &outcome);
+                });
+            },
+            nb::arg("wait"), nb::arg("deadline_ns"), nb::arg("spin_ns"),
+            "Gives a NotificationWait the next notification; false if none has come.")
+        .def("wake_waiters", &Engine::wake_waiters)
         .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"), nb::arg("number") = 0)
         .def(
             "arm_notification",

@@ -9,8 +9,6 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr Py_ssize_t kMostArguments = 2; // one more than there are, which Python then complains of
-
 // Its fields are attributes; what they mean is said in core/transfers/notification.py.
 struct NotificationWait {
     PyObject_HEAD PyObject* core;
@@ -21,9 +19,9 @@ struct NotificationWait {
     PyObject* timer;
     unsigned long long deadline_ns;
     unsigned short number;
-    char cancelled;
     char asked;
     char claimed;
+    WaitOutcome outcome;
 };
 
 NotificationWait& wait_of(PyObject* object) {
@@ -41,6 +39,7 @@ PyObject* create(PyTypeObject* type, PyObject* /*args*/, PyObject* /*keywords*/)
         Py_XDECREF(armed);
         return nullptr;
     }
+    new (&wait_of(object).outcome) WaitOutcome();
     wait_of(object).armed = armed;
     return object;
 }
@@ -149,73 +148,98 @@ bool is_watched(const NotificationWait& self) {
     return self.timer != nullptr || PyList_GET_SIZE(self.armed) != 0;
 }
 
+// Gives the wait its notification, and tells whatever else waits for its end. Returns false with Python's error set if
+// that failed.
+bool settle(PyObject* object, const Notification& note) {
+    static PyObject* const wake_name = PyUnicode_InternFromString("_wake_others");
+    NotificationWait& self = wait_of(object);
+    self.note = made_of(object, self, note);
+    if (self.note != nullptr && is_watched(self)) {
+        const nb::object woken = nb::steal(PyObject_CallMethodNoArgs(object, wake_name));
+        return woken.is_valid();
+    }
+    return self.note != nullptr;
+}
+
 // Takes a notification that has come, or comes while this spins.
-std::optional<Notification> pop(Engine& engine, uint16_t number, uint64_t deadline_ns) {
+std::optional<Notification> pop(Engine& engine, NotificationWait& self) {
     if (engine.closed()) { // this may be a forked child, where nothing comes
         return std::nullopt;
     }
-    std::optional<Notification> note = engine.pop_notification(number, 0, 0, false);
+    std::optional<Notification> note = engine.pop_notification(self.number, 0, 0, false, &self.outcome);
     if (!note) {
         const uint64_t spin_ns = std::min(engine.poller().spin_ns(), kLongestSpin);
         const uint64_t until = now_ns() + spin_ns;
+        const uint64_t deadline_ns = self.deadline_ns == 0 ? until : std::min<uint64_t>(until, self.deadline_ns);
         const Released release;
-        note = engine.pop_notification(number, deadline_ns == 0 ? until : std::min(until, deadline_ns), spin_ns, true);
+        note = engine.pop_notification(self.number, deadline_ns, spin_ns, true, &self.outcome);
     }
     return note;
 }
 
-// Waits in the plainest case, in which nothing else waits with the same object, and no longer than it may spin. Returns
-// false if it has not ended so; with Python's error set if there was no memory.
-bool ends_plainly(PyObject* object) {
+// Waits in the plainest case, in which nothing else waits with the same object, and no longer than it may spin. Leaves
+// the object without a notification if it has not ended so; with Python's error set if there was no memory.
+void end_plainly(PyObject* object) {
     static PyObject* const engine_name = PyUnicode_InternFromString("engine");
     static PyTypeObject* const engine_type = reinterpret_cast<PyTypeObject*>(nb::type<Engine>().ptr());
     NotificationWait& self = wait_of(object);
-    if (self.core == nullptr || self.claimed != 0 || self.cancelled != 0 || self.error != nullptr || is_watched(self)) {
-        return false;
+    if (self.core == nullptr || self.claimed != 0 || self.outcome.cancelled() || self.error != nullptr ||
+        is_watched(self)) {
+        return;
     }
     const nb::object engine = attribute(self.core, engine_name);
     if (!engine.is_valid() || Py_TYPE(engine.ptr()) != engine_type) { // a Context that is closed has another one
         PyErr_Clear();
-        return false;
+        return;
     }
     self.claimed = 1;
     std::optional<Notification> note;
     try {
-        note = pop(*nb::inst_ptr<Engine>(engine), self.number, self.deadline_ns);
+        note = pop(*nb::inst_ptr<Engine>(engine), self);
     } catch (const std::exception&) { // Python's way raises the same, with all its details
     }
-    self.note = note ? made_of(object, self, *note) : nullptr;
+    if (note) {
+        static_cast<void>(settle(object, *note));
+    }
     self.claimed = 0;
-    return self.note != nullptr;
 }
 
 // In the plainest case without a look at anything of Python's but what the notification is made of; all others are
 // NotificationWait._outcome's.
 PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     static PyObject* const outcome_name = PyUnicode_InternFromString("_outcome");
-    static PyObject* const wake_name = PyUnicode_InternFromString("_wake_others");
     NotificationWait& self = wait_of(object);
-    const bool plain = count <= 1 && keywords == nullptr && (count == 0 || args[0] == Py_None);
-    if (plain && self.note == nullptr) {
-        self.asked = 1;
-        if (ends_plainly(object) && is_watched(self)) { // by another thread, meanwhile
-            const nb::object woken = nb::steal(PyObject_CallMethodNoArgs(object, wake_name));
-        }
-        if (PyErr_Occurred() != nullptr) {
-            return nullptr;
-        }
-    }
-    if (plain && self.note != nullptr) {
-        return Py_NewRef(self.note);
-    }
-    PyObject* passed[kMostArguments + 1] = {object};
-    const Py_ssize_t all = count + (keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords));
-    if (all > kMostArguments) {
+    PyObject* timeout = count == 1 ? args[0] : Py_None;
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+    if (count + named > 1 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, 0), "timeout") != 0)) {
         PyErr_SetString(PyExc_TypeError, "result() takes one argument, timeout");
         return nullptr;
     }
-    std::copy_n(args, all, passed + 1);
-    return PyObject_VectorcallMethod(outcome_name, passed, static_cast<size_t>(count) + 1, keywords);
+    if (named == 1) {
+        timeout = args[0];
+    }
+    if (timeout == Py_None) {
+        if (self.note == nullptr) {
+            self.asked = 1;
+            end_plainly(object);
+            if (PyErr_Occurred() != nullptr) {
+                return nullptr;
+            }
+        }
+        if (self.note != nullptr) {
+            return Py_NewRef(self.note);
+        }
+    }
+    return PyObject_CallMethodOneArg(object, outcome_name, timeout);
+}
+
+PyObject* cancel(PyObject* object, PyObject* /*none*/) {
+    return PyBool_FromLong(wait_of(object).outcome.cancel() ? 1 : 0);
+}
+
+PyObject* get_cancelled(PyObject* object, void* /*closure*/) {
+    return PyBool_FromLong(wait_of(object).outcome.cancelled() ? 1 : 0);
 }
 
 PyObject* claim(PyObject* object, PyObject* /*none*/) {
@@ -230,7 +254,21 @@ PyObject* release(PyObject* object, PyObject* /*none*/) {
     return Py_NewRef(Py_None);
 }
 
+PyTypeObject* wait_type = nullptr; // set once; the type lives as long as the interpreter
+
 } // namespace
+
+bool take_into(const nb::object& wait, const std::function<std::optional<Notification>(uint16_t, WaitOutcome&)>& pop) {
+    if (PyObject_TypeCheck(wait.ptr(), wait_type) == 0) {
+        throw nb::type_error("not a NotificationWait");
+    }
+    NotificationWait& self = wait_of(wait.ptr());
+    const std::optional<Notification> note = pop(self.number, self.outcome);
+    if (note && !settle(wait.ptr(), *note)) {
+        throw nb::python_error();
+    }
+    return note.has_value();
+}
 
 void register_notification_wait(nb::module_& m) {
     using Self = NotificationWait;
@@ -243,14 +281,18 @@ void register_notification_wait(nb::module_& m) {
         {"_timer", T_OBJECT, offsetof(Self, timer), 0, nullptr},
         {"_deadline_ns", T_ULONGLONG, offsetof(Self, deadline_ns), READONLY, nullptr},
         {"_number", T_USHORT, offsetof(Self, number), READONLY, nullptr},
-        {"_cancelled", T_BOOL, offsetof(Self, cancelled), 0, nullptr},
         {"_asked", T_BOOL, offsetof(Self, asked), 0, nullptr},
         {"_claimed", T_BOOL, offsetof(Self, claimed), READONLY, nullptr},
         {nullptr, 0, 0, 0, nullptr},
     };
+    static PyGetSetDef properties[] = {
+        {"_cancelled", &get_cancelled, nullptr, nullptr, nullptr},
+        {nullptr, nullptr, nullptr, nullptr, nullptr},
+    };
     static PyMethodDef methods[] = {
         {"result", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&result)), METH_FASTCALL | METH_KEYWORDS,
          "result($self, timeout=None)\n--\n\nIts notification, once one has come; see Operation.result."},
+        {"_cancel", &cancel, METH_NOARGS, "Become cancelled; false if it has its notification."},
         {"_claim", &claim, METH_NOARGS, "Become the only one who waits with it; false if somebody does already."},
         {"_release", &release, METH_NOARGS, "Undo _claim."},
         {nullptr, nullptr, 0, nullptr},
@@ -264,12 +306,15 @@ void register_notification_wait(nb::module_& m) {
         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
         {Py_tp_clear, reinterpret_cast<void*>(&clear)},
         {Py_tp_members, members},
+        {Py_tp_getset, properties},
         {Py_tp_methods, methods},
         {0, nullptr},
     };
     static PyType_Spec spec = {"zerohop._native.NotificationWait", sizeof(Self), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
-    m.attr("NotificationWait") = nb::steal(PyType_FromSpec(&spec));
+    const nb::object type = nb::steal(PyType_FromSpec(&spec));
+    wait_type = reinterpret_cast<PyTypeObject*>(nb::object(type).release().ptr());
+    m.attr("NotificationWait") = type;
 }
 
 } // namespace zerohop::bind

@@ -77,8 +77,9 @@ public:
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true) {
         return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
     }
+    // `outcome`, if given: that of the wait that it is for, which takes nothing once it has been cancelled.
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
-                                                               bool may_wait);
+                                                               bool may_wait, WaitOutcome* outcome = nullptr);
     // Opens a queue. Once closed, it drops its notifications, and those that come for it later.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
     // Lets the queue take that peer's notifications, and no other's, from now on. A new queue takes none.

@@ -92,7 +92,7 @@ void Engine::end_queue(uint16_t number) {
 }
 
 std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
-                                                     bool may_wait) {
+                                                     bool may_wait, WaitOutcome* outcome) {
     const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);
     std::optional<Notification> note;
     if (!from) {
@@ -101,8 +101,17 @@ std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t de
     const auto take = [&] {
         const bool over =
             closed() || from->ended(); // asked before the look, which so finds everything that came before the end
-        if (!note) {                   // the condition is asked again after it held
+        if (outcome != nullptr && outcome->cancelled()) {
+            return true;
+        }
+        if (!note) { // the condition is asked again after it held
             note = from->pop();
+            if (note && outcome != nullptr && !outcome->take()) {
+                from->put_back(std::move(*note));
+                note.reset();
+                wake_waiters(); // another one may have looked meanwhile
+                return true;
+            }
         }
         return note.has_value() || over;
     };

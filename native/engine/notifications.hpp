@@ -18,6 +18,24 @@
 
 namespace zerohop {
 
+// Decides between the thread that waits for a notification and one that cancels the wait: what has been cancelled takes
+// none.
+class WaitOutcome {
+public:
+    // Both return false if the other came first.
+    [[nodiscard]] bool take() { return become(State::taken); }
+    [[nodiscard]] bool cancel() { return become(State::cancelled); }
+    [[nodiscard]] bool cancelled() const { return state_.load(std::memory_order_acquire) == State::cancelled; }
+
+private:
+    enum class State : uint8_t { waiting, taken, cancelled };
+    bool become(State state) {
+        State expected = State::waiting;
+        return state_.compare_exchange_strong(expected, state, std::memory_order_acq_rel) || expected == state;
+    }
+    std::atomic<State> state_{State::waiting};
+};
+
 class NotificationQueue {
 public:
     static constexpr size_t kMost = 1 << 20;
@@ -56,6 +74,14 @@ public:
         notes_.pop_front();
         size_.store(notes_.size(), std::memory_order_release);
         return note;
+    }
+
+    // Puts the one back that was popped last; it is the next one again.
+    void put_back(Notification note) {
+        tell_waiting([&] {
+            notes_.push_front(std::move(note));
+            size_.store(notes_.size(), std::memory_order_seq_cst);
+        });
     }
 
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }

@@ -66,3 +66,11 @@ def test_without_standard_error(command: tuple[str, ...]) -> None:
     run = zerohop(*command, preexec=lambda: os.close(2))
     assert run.returncode == 0
     assert run.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", [("demo",), ("bench", "--help")], ids=" ".join)
+def test_an_encoding_without_arrows(command: tuple[str, ...], encoding: str) -> None:
+    run = zerohop(*command, encoding=encoding, PYTHONIOENCODING=encoding)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "?" in run.stdout

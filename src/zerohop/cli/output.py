@@ -39,7 +39,9 @@ def watch_output() -> None:
         _end("it is closed")
     out = sys.stdout
     assert isinstance(out, io.TextIOWrapper)
-    sys.stdout = Output(out.detach(), out.encoding, out.errors, None, out.line_buffering, out.write_through)
+    # An arrow or a Greek letter that the encoding lacks becomes a question mark.
+    errors = "replace" if out.errors == "strict" else out.errors
+    sys.stdout = Output(out.detach(), out.encoding, errors, None, out.line_buffering, out.write_through)
 
 
 @contextmanager

@@ -240,9 +240,9 @@ def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
         left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
         try:
             values.append(operation.result(left))
-        except Exception:
+        except Exception as error:
             # If the operation has not ended, the wait itself failed, and the others are not waited for.
-            if not operation.done():
+            if not operation.done() or not _is_outcome(operation, error):
                 raise
             failed = failed or operation
     if failed is not None:
@@ -250,6 +250,13 @@ def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
         # The operation ended well just when the wait for it timed out.
         return [operation.result(0) for operation in operations]
     return values
+
+
+def _is_outcome(operation: Operation[Any], error: Exception) -> bool:
+    """Tell whether an error is how an operation ended, or that it ended a little late, and not a signal handler's."""
+    from concurrent.futures import CancelledError
+
+    return isinstance(error, (DeadlineExceeded, CancelledError)) or operation.exception(0) is error
 
 
 def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:

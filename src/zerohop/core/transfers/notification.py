@@ -94,6 +94,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
     ):  # native code has these methods, and calls _outcome unless a notification is here or comes at once
 
         def result(self, timeout: float | None = None) -> Notification: ...
+        def _cancel(self) -> bool: ...
         def _claim(self) -> bool: ...
         def _release(self) -> None: ...
 
@@ -116,16 +117,19 @@ class NotificationWait(NativeWait, Operation[Notification]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
+        if self._note is not None:
+            return None
         if self._cancelled:
             raise cancelled_error()
         return self._error
 
     def cancel(self) -> bool:
         self._asked = True
-        if self._ended():
+        if self._ended() or not self._cancel():
             return False
-        self._cancelled = True
         self._wake_others()
+        if not self._core.closed:
+            self._core.engine.wake_waiters()  # one of them may be waiting with this
         return True
 
     def __await__(self) -> Generator[Any, None, Notification]:
@@ -206,15 +210,11 @@ class NotificationWait(NativeWait, Operation[Notification]):
             return True
         core.check_process()
         try:
-            popped = core.engine.pop_notification(deadline_ns, spin_ns, self._number)
+            # A signal's handler may raise when the call has returned; the notification is here by then.
+            return core.engine.await_notification(self, deadline_ns, spin_ns)
         except NativeError as error:
             self._error = self._why_not(error)
             return True
-        if popped is None:
-            return False
-        self._note = make_notification(core, popped)
-        self._wake_others()
-        return True
 
     def _why_not(self, error: NativeError) -> ZerohopError:
         group, core = self._group, self._core

@@ -46,7 +46,8 @@ def transfer_list(
     """Do Context.write_list and read_list."""
     view = view_of(core, local)
     check_remote(remote)
-    here, there, sizes = index_array(local_offsets), index_array(remote_offsets), index_array(lengths)
+    here, there = index_array(local_offsets, "offsets here"), index_array(remote_offsets, "offsets there")
+    sizes = index_array(lengths, "lengths")
     if not here.size == there.size == sizes.size:
         raise ValueError(f"{kind}: {here.size} offsets here, {there.size} there, and {sizes.size} lengths")
     code = WRITE if kind == "write_list" else READ
@@ -58,7 +59,7 @@ def transfer_list(
         )
     nbytes = int(sizes.sum())
     # The owner checks the whole share, and does not know of a slice of it.
-    if remote.nbytes != share_of(remote).nbytes and _outside(there, sizes, remote.nbytes):
+    if remote.nbytes != share_of(remote).nbytes and _outside(there[sizes != 0], sizes[sizes != 0], remote.nbytes):
         return Failed(core, kind, None, nbytes, from_native(*BOUNDS, operation=kind, peer=remote.owner))
     number, native_group = announced(notify, remote, group)
     if message is not None:

@@ -318,19 +318,27 @@ def _word(value: int) -> int:
     return number & _WORD_MASK
 
 
-def index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Convert page numbers to the form that the native call takes."""
-    if type(pages) is np.ndarray and pages.dtype is _INT64 and pages.ndim == 1 and pages.flags.c_contiguous:
-        return pages
-    if isinstance(pages, np.ma.MaskedArray):
-        raise TypeError("page numbers in a masked array, whose mask would be lost. Fix: pass x.data, or x.compressed()")
-    array = np.asarray(pages)
+def index_array(numbers: Pages, what: str = "page numbers") -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Convert numbers, which errors call ``what``, to the form that the native call takes."""
+    if type(numbers) is np.ndarray and numbers.dtype is _INT64 and numbers.ndim == 1 and numbers.flags.c_contiguous:
+        return numbers
+    if isinstance(numbers, np.ma.MaskedArray):
+        raise TypeError(f"{what} in a masked array, whose mask would be lost. Fix: pass x.data, or x.compressed()")
+    try:
+        array = np.asarray(numbers)
+    except ValueError as error:  # a list of lists of different lengths
+        raise ValueError(f"{what} are a one-dimensional array: {error}") from None
     if array.ndim != 1:
-        raise ValueError(f"page numbers are a one-dimensional array, not one of shape {array.shape}")
+        raise ValueError(f"{what} are a one-dimensional array, not one of shape {array.shape}")
+    if array.dtype.kind == "O" and all(isinstance(number, int) for number in array.flat):
+        try:
+            return array.astype(np.int64)
+        except OverflowError:
+            raise ValueError(f"{what} do not fit into 64 bits") from None
     if array.dtype.kind not in "iu" and array.size:
-        if all(isinstance(page, int) for page in array.flat):
-            raise ValueError("a page number does not fit into 64 bits")
-        raise TypeError(f"page numbers are integers, not {array.dtype}")
+        raise TypeError(f"{what} are integers, not {array.dtype}")
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= _TOO_LONG:
+        raise ValueError(f"{what} of 2**63 and more are beyond any memory")
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
