@@ -2,6 +2,7 @@
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
 #include "bind/notification_wait.hpp"
+#include "bind/signals_held.hpp"
 #include "bind/slots.hpp"
 
 #include <stdexcept>
@@ -13,6 +14,7 @@ NB_MODULE(_native, m) {
     if (std::exchange(loaded, true)) {
         throw std::runtime_error("zerohop is loaded in this process already, and cannot be loaded again");
     }
+    const zerohop::bind::SignalsHeld held;
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
     nanobind::set_leak_warnings(false); // a forked child keeps its parent's objects on purpose
     m.def("interpreter_exits", &zerohop::bind::Released::interpreter_exits, nanobind::arg("limit_ns"));

@@ -1,0 +1,62 @@
+"""Importing the native module: under a storm of signals, and a second time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import zerohop._native
+from support.patience import ANSWER_S
+
+pytestmark = pytest.mark.unprivileged
+
+# Interrupts the enumerations of the module, which are made by code of Python's.
+INTERRUPTED = """
+import importlib.util, signal, sys
+
+stormy = True
+
+def interrupt(number, frame):
+    if stormy and frame.f_code.co_filename.endswith("enum.py"):
+        raise KeyboardInterrupt
+
+import enum
+spec = importlib.util.spec_from_file_location("zerohop._native", sys.argv[1])
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 2e-5, 2e-5)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+stormy = False
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(module.Status.OK.value)
+"""
+
+TWICE = """
+import sys, zerohop
+context = zerohop.Context()
+for name in [name for name in sys.modules if name.partition(".")[0] == "zerohop"]:
+    del sys.modules[name]
+try:
+    import zerohop
+except ImportError as error:
+    print(error)
+context.close()
+"""
+
+
+def test_a_storm_of_signals() -> None:
+    """What a handler raises in the middle of the import would end the process."""
+    path = zerohop._native.__file__
+    assert path is not None
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, path], capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "0\n"), ran.stderr
+
+
+def test_a_second_time() -> None:
+    ran = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "cannot be loaded again" in ran.stdout
