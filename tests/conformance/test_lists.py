@@ -151,6 +151,14 @@ class TestLists:
         target.expect_poison()
         buffer.expect_poison()
 
+    def test_of_a_closed_context(self, world: World) -> None:
+        """Also where there is nothing to move."""
+        context = zh.Context()
+        context.close()
+        for call in (context.read_many, context.write_many):
+            with pytest.raises(zh.Closed):
+                call([])
+
     def test_into_read_only_memory(self, world: World) -> None:
         target = world.target("numpy", 64)
         array = np.zeros(64, np.uint8)

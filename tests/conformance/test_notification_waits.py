@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,15 @@ def test_what_is_cancelled_takes_nothing(open_context: OpenContext, way: str, sp
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()
         assert len(ended) == 1
+
+
+def test_a_weak_reference(open_context: OpenContext) -> None:
+    wait = open_context(Options(providers=("shm",))).notification(PATIENCE_S)
+    reference = weakref.ref(wait)
+    assert reference() is wait
+    assert wait.cancel()
+    del wait
+    assert reference() is None
 
 
 def test_wrong_arguments_of_result(open_context: OpenContext) -> None:

@@ -64,6 +64,7 @@ def transfer_many(
     message: bytes | None = None,
 ) -> Operation[int]:
     """Do write_many of a Context and of a Transport, and Context.read_many, whose pairs are the other way round."""
+    core.check_open()  # also where there are no pairs
     batches = _batches(core, kind, pairs, group)
     if notify is not None:
         notify_value(notify)

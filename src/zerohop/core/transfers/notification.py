@@ -71,7 +71,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
         _claim, _release: allow one waiter at a time: two would take two notifications, and one of them would be lost.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     _made: ClassVar = Notification
     _kind = "notification"
