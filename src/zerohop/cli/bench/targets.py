@@ -80,7 +80,7 @@ TARGETS: Final = (
     Target(_target("write_notify", "shm", bytes=8, mode="result", form="mapped"), max_us=1.6),
     Target(_target("write_notify", "shm", bytes=8, mode="result", form="ring"), max_us=2.6),
     Target(_target("write_notify", "shm", bytes=8, mode="await"), max_us=15),
-    Target(_target("write_notify", "shm", bytes=8, mode="await-asleep"), max_us=60),
+    Target(_target("write_notify", "shm", bytes=8, mode="await-asleep"), max_times_floor=1.1),
     Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="mapped"), min_of_floor=0.95),
     Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="ring"), min_of_floor=0.7),
     Target(_target("write_pages", "shm", bytes=1024, batch=256, form="mapped"), min_gbps=8),
