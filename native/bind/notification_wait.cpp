@@ -196,7 +196,8 @@ void end_plainly(PyObject* object) {
     std::optional<Notification> note;
     try {
         note = pop(*nb::inst_ptr<Engine>(engine), self);
-    } catch (const std::exception&) { // Python's way raises the same, with all its details
+    } catch (const std::exception&) {
+        note.reset(); // Python's way raises the same, with all its details
     }
     if (note) {
         static_cast<void>(settle(object, *note));

@@ -38,7 +38,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "read_pages": (16, 1),
     "write_list": (25, 1),
     "read_list": (26, 1),
-    "read_many": (94, 1),  # of eight
+    "read_many": (95, 1),  # of eight
     "write_strided": (21, 1),
     "fetch_add": (13, 1),
     "compare_swap": (13, 1),
