@@ -9,12 +9,12 @@
 #include <utility>
 
 NB_MODULE(_native, m) {
+    const zerohop::bind::SignalsHeld held;
     // nanobind ends the process where its enumerations are made a second time.
     static bool loaded = false;
     if (std::exchange(loaded, true)) {
         throw std::runtime_error("zerohop is loaded in this process already, and cannot be loaded again");
     }
-    const zerohop::bind::SignalsHeld held;
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
     nanobind::set_leak_warnings(false); // a forked child keeps its parent's objects on purpose
     m.def("interpreter_exits", &zerohop::bind::Released::interpreter_exits, nanobind::arg("limit_ns"));

@@ -18,9 +18,11 @@ struct NotificationWait {
     PyObject* armed;
     PyObject* timer;
     unsigned long long deadline_ns;
+    int peer; // id of the one that the notification is of
     unsigned short number;
     char asked;
     char claimed;
+    char delivered;
     WaitOutcome outcome;
 };
 
@@ -91,19 +93,66 @@ int clear(PyObject* object) {
     return 0;
 }
 
-// Has Python's class report a wait that is being freed, and that nobody has waited with.
+// Returns the engine of the wait's Context; nothing if that is closed, when the core has another object in its place.
+nb::object engine_of(const NotificationWait& self) {
+    static PyObject* const engine_name = PyUnicode_InternFromString("engine");
+    static PyTypeObject* const engine_type = reinterpret_cast<PyTypeObject*>(nb::type<Engine>().ptr());
+    nb::object engine = attribute(self.core, engine_name);
+    if (engine.is_valid() && Py_TYPE(engine.ptr()) == engine_type) {
+        return engine;
+    }
+    PyErr_Clear();
+    return {};
+}
+
+// Gives back the notification of a wait that is being freed: nobody has got it, because a signal's handler has raised,
+// or because nobody asked for more than done().
+void give_back(const NotificationWait& self) {
+    const nb::object object = engine_of(self);
+    Engine* const engine = object.is_valid() ? nb::inst_ptr<Engine>(object) : nullptr;
+    if (engine == nullptr || engine->closed()) {
+        return;
+    }
+    if (self.group != Py_None) {
+        const nb::object closed = nb::steal(PyObject_GetAttrString(self.group, "closed"));
+        if (closed.ptr() != Py_False) { // another queue may have its number by now
+            return;
+        }
+    }
+    Notification note;
+    note.peer = self.peer;
+    note.value = static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(self.note, 0)));
+    note.nbytes = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(self.note, 1));
+    PyObject* const message = PyTuple_GET_ITEM(self.note, 3);
+    if (PyBytes_GET_SIZE(message) != 0) {
+        note.message = std::make_shared<const std::string>(PyBytes_AS_STRING(message),
+                                                           static_cast<size_t>(PyBytes_GET_SIZE(message)));
+    }
+    engine->put_back(self.number, std::move(note));
+}
+
+// Gives back what a wait that is being freed has and nobody has got, or has Python's class report that nobody has
+// waited with it.
 void finalize(PyObject* object) {
     const NotificationWait& self = wait_of(object);
-    if (self.asked != 0 || self.core == nullptr || !nb::is_alive()) {
+    const bool undelivered = self.note != nullptr && self.delivered == 0;
+    if ((self.asked != 0 && !undelivered) || self.core == nullptr || !nb::is_alive()) {
         return;
     }
     PyObject *error_type = nullptr, *error = nullptr, *trace = nullptr;
     PyErr_Fetch(&error_type, &error, &trace);
-    PyObject* const answer = PyObject_CallMethod(object, "_dropped", nullptr);
-    if (answer == nullptr) {
+    if (undelivered) {
+        try {
+            give_back(self);
+        } catch (const std::exception&) {
+            PyErr_NoMemory();
+        }
+    } else {
+        Py_XDECREF(PyObject_CallMethod(object, "_dropped", nullptr));
+    }
+    if (PyErr_Occurred() != nullptr) {
         PyErr_WriteUnraisable(object); // a program may have made an error of the warning
     }
-    Py_XDECREF(answer);
     PyErr_Restore(error_type, error, trace);
 }
 
@@ -153,6 +202,7 @@ bool is_watched(const NotificationWait& self) {
 bool settle(PyObject* object, const Notification& note) {
     static PyObject* const wake_name = PyUnicode_InternFromString("_wake_others");
     NotificationWait& self = wait_of(object);
+    self.peer = note.peer;
     self.note = made_of(object, self, note);
     if (self.note != nullptr && is_watched(self)) {
         const nb::object woken = nb::steal(PyObject_CallMethodNoArgs(object, wake_name));
@@ -180,16 +230,13 @@ std::optional<Notification> pop(Engine& engine, NotificationWait& self) {
 // Waits in the plainest case, in which nothing else waits with the same object, and no longer than it may spin. Leaves
 // the object without a notification if it has not ended so; with Python's error set if there was no memory.
 void end_plainly(PyObject* object) {
-    static PyObject* const engine_name = PyUnicode_InternFromString("engine");
-    static PyTypeObject* const engine_type = reinterpret_cast<PyTypeObject*>(nb::type<Engine>().ptr());
     NotificationWait& self = wait_of(object);
     if (self.core == nullptr || self.claimed != 0 || self.outcome.cancelled() || self.error != nullptr ||
         is_watched(self)) {
         return;
     }
-    const nb::object engine = attribute(self.core, engine_name);
-    if (!engine.is_valid() || Py_TYPE(engine.ptr()) != engine_type) { // a Context that is closed has another one
-        PyErr_Clear();
+    const nb::object engine = engine_of(self);
+    if (!engine.is_valid()) {
         return;
     }
     self.claimed = 1;
@@ -224,11 +271,13 @@ PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
         if (self.note == nullptr) {
             self.asked = 1;
             end_plainly(object);
-            if (PyErr_Occurred() != nullptr) {
+            // A handler that raises is to raise here, while the notification is still the wait's.
+            if (PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0) {
                 return nullptr;
             }
         }
         if (self.note != nullptr) {
+            self.delivered = 1;
             return Py_NewRef(self.note);
         }
     }
@@ -283,6 +332,7 @@ void register_notification_wait(nb::module_& m) {
         {"_deadline_ns", T_ULONGLONG, offsetof(Self, deadline_ns), READONLY, nullptr},
         {"_number", T_USHORT, offsetof(Self, number), READONLY, nullptr},
         {"_asked", T_BOOL, offsetof(Self, asked), 0, nullptr},
+        {"_delivered", T_BOOL, offsetof(Self, delivered), 0, nullptr},
         {"_claimed", T_BOOL, offsetof(Self, claimed), READONLY, nullptr},
         {nullptr, 0, 0, 0, nullptr},
     };

@@ -158,9 +158,8 @@ void def_peer_memory(nb::class_<Engine>& engine) {
         .def("import_host", &import_host, nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"),
              "Host memory of a peer, mapped here and known to the devices.")
         .def("register_with_devices", &register_with_devices, nb::arg("region"),
-             "Has devices know host memory. A failure is of this memory alone; reach_peer would do the same, and not "
-             "say "
-             "whose failure it is.")
+             "Has devices know host memory. A failure is of this memory alone; reach_peer would do the same, but its "
+             "failure may be that of either memory.")
         .def(
             "reach_peer", &reach_peer, nb::arg("region"), nb::arg("memory"),
             "Which device copies between the two, and where the peer's memory begins for it; made ready by this call.");

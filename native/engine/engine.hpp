@@ -80,6 +80,8 @@ public:
     // `outcome`, if given: that of the wait that it is for, which takes nothing once it has been cancelled.
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                                bool may_wait, WaitOutcome* outcome = nullptr);
+    // Puts a notification back that was popped last; it is the next one again, unless the queue is closed.
+    void put_back(uint16_t queue, Notification note);
     // Opens a queue. Once closed, it drops its notifications, and those that come for it later.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
     // Lets the queue take that peer's notifications, and no other's, from now on. A new queue takes none.

@@ -107,9 +107,8 @@ std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t de
         if (!note) { // the condition is asked again after it held
             note = from->pop();
             if (note && outcome != nullptr && !outcome->take()) {
-                from->put_back(std::move(*note));
+                put_back(queue, std::move(*note));
                 note.reset();
-                wake_waiters(); // another one may have looked meanwhile
                 return true;
             }
         }
@@ -124,6 +123,13 @@ std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t de
         give_back_credit(note->endpoint, queue);
     }
     return note;
+}
+
+void Engine::put_back(uint16_t queue, Notification note) {
+    if (const std::shared_ptr<NotificationQueue> to = notifications_.of(queue)) {
+        to->put_back(std::move(note));
+        wake_waiters(); // another one may have looked meanwhile
+    }
 }
 
 } // namespace zerohop

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
+from zerohop.core.transfers.notification import NotificationWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +60,65 @@ def test_a_signal_handler_that_raises(open_context: OpenContext, way: str) -> No
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("how", ["done", "exception", "a signal"])
+def test_a_wait_that_is_dropped_with_its_notification(
+    open_context: OpenContext, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has got it, so that the next wait does, and before those that have come since."""
+    here, there = (open_context(Options(providers=("shm",))) for _ in range(2))
+    connection = there.connect(here.url).result(PATIENCE_S)
+    wait = here.notification()
+    there.notify(connection, 7, message=b"seven").result(PATIENCE_S)
+    if how == "done":
+        assert wait.done()
+    elif how == "exception":
+        assert wait.exception(PATIENCE_S) is None
+    else:
+
+        def interrupted(*_: object) -> None:
+            raise Interrupted
+
+        monkeypatch.setattr(NotificationWait, "_join", _then(NotificationWait._join, interrupted))
+        with pytest.raises(Interrupted):
+            wait.result(PATIENCE_S)
+    there.notify(connection, 8).result(PATIENCE_S)
+    del wait
+    monkeypatch.undo()
+    first, second = here.notification(PATIENCE_S).result(), here.notification(PATIENCE_S).result()
+    assert (first.value, first.nbytes, first.peer.peer, first.message) == (7, 0, there.id, b"seven")
+    assert second.value == 8
+    with pytest.raises(zh.WouldBlock):
+        here.notification_nowait()
+
+
+def test_of_a_transport_whose_queue_is_closed(open_context: OpenContext) -> None:
+    """Another Transport may have the number of the queue by then, and gets nothing that was not meant for it."""
+    contexts = [open_context(Options(providers=("shm",))) for _ in range(2)]
+    one, two = (zh.Transport(ctx=context) for context in contexts)
+    one.connect(two.bind()).result(PATIENCE_S)
+    one.write(contexts[0].alloc(8)[:], contexts[1].alloc(8).share("rw"), notify=7).result(PATIENCE_S)
+    wait: Any = two.wait_for_write(PATIENCE_S)
+    assert wait.exception(PATIENCE_S) is None
+    number, engine = wait._number, contexts[1]._core.engine
+    one.close()
+    two.close()
+    while (opened := engine.open_queue()) != number:
+        engine.close_queue(opened)
+    del wait
+    assert engine.pop_notification(-1, 0, number) is None
+    engine.close_queue(number)
+
+
+def _then(call: Callable[..., Any], handler: Callable[..., None]) -> Callable[..., Any]:
+    """Return a call that is interrupted by a signal's handler just when it has ended."""
+
+    def interrupted_call(*arguments: Any) -> None:
+        call(*arguments)
+        handler()
+
+    return interrupted_call
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spin_us", [50.0, 1e7])
 def test_what_is_cancelled_takes_nothing(open_context: OpenContext, way: str, spin_us: float) -> None:
@@ -66,7 +127,7 @@ def test_what_is_cancelled_takes_nothing(open_context: OpenContext, way: str, sp
     there = open_context(Options(providers=("shm",)))
     connection = there.connect(here.url).result(PATIENCE_S)
     for value in range(20):
-        wait = here.notification()
+        wait: Any = here.notification()
         ended: list[BaseException] = []
 
         def follow(wait: zh.Operation[zh.Notification] = wait, ended: list[BaseException] = ended) -> None:
@@ -77,8 +138,7 @@ def test_what_is_cancelled_takes_nothing(open_context: OpenContext, way: str, sp
 
         waiting = threading.Thread(target=follow)
         waiting.start()
-        while not wait._claimed:  # type: ignore[attr-defined] # of the native wait
-            time.sleep(0.0001)
+        eventually(functools.partial(getattr, wait, "_claimed"), "the thread does not wait")
         assert wait.cancel()
         assert not wait.cancel()
         there.notify(connection, value).result(PATIENCE_S)

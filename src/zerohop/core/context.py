@@ -267,9 +267,8 @@ class Context(StridedTransfers, NotCopyable):
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""
         core = self._core
-        if (
-            core.closed or core.forked
-        ):  # as check_open, without a call: this is part of the latency of each notification
+        # check_open() does the same, but each notification waits for the call of it.
+        if core.closed or core.forked:
             raise core.closed_error()
         return NotificationWait(core, 0 if timeout is None else core.deadline(timeout))
 

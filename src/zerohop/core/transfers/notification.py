@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zerohop.core.transfers.connection import Connection
     from zerohop.core.transfers.op_group import OperationGroup
 
-# The deadline for pop_notification to look once.
+# The deadline for await_notification to look once.
 _DO_NOT_WAIT: Final = -1
 
 
@@ -68,6 +68,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
         _armed: queues that get a token when this wait ends, and waits of streams.
         _timer: the native operation that ends at the deadline; None: it is not needed.
         _asked: whether somebody has waited for it, perhaps not to its end.
+        _delivered: whether somebody has got the notification; if not, its queue gets it back when the wait is dropped.
         _claim, _release: allow one waiter at a time: two would take two notifications, and one of them would be lost.
     """
 
@@ -113,6 +114,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
         self._join(timeout)
         if self._note is None:
             raise self._failure()
+        self._delivered = True
         return self._note
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -155,6 +157,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
 
                 raise asyncio.CancelledError
             raise self._failure()
+        self._delivered = True
         return self._note
 
     def _hold(self, device: int, number: int) -> None:
@@ -289,21 +292,12 @@ def _busy() -> RuntimeError:
     return RuntimeError("another thread or task is waiting for this notification; ask for one each")
 
 
-def make_notification(core: Core, popped: tuple[int, int, int, bytes]) -> Notification:
-    """Make a Notification of the engine's peer, value, byte count and message."""
-    peer, value, nbytes, message = popped
-    return Notification(value, nbytes, core.connection_of(peer), message)
-
-
 def take_now(core: Core) -> Notification:
     """Return a notification that has arrived; raise WouldBlock if there is none."""
-    try:
-        popped = core.engine.pop_notification(_DO_NOT_WAIT, 0)
-    except NativeError as error:
-        raise from_native(*error.args, operation="notification") from None
-    if popped is None:
+    wait = NotificationWait(core, 0)
+    if not wait.done():
         raise WouldBlock("no notification has arrived", operation="notification", fix="wait with notification()")
-    return make_notification(core, popped)
+    return wait.result()
 
 
 async def iterate(core: Core) -> AsyncIterator[Notification]:

@@ -25,6 +25,7 @@ class OperationGroup:
     Attributes:
         group: the engine's object for the operations.
         number: number of this Context's queue that the peer notifies.
+        closed: whether the queue is closed, so that another one may get its number.
     """
 
     def __init__(self, core: Core) -> None:
@@ -33,6 +34,7 @@ class OperationGroup:
         try:
             self.group = Group()
             self.number: int = core.engine.open_queue()
+            self.closed = False
         except NativeError as error:
             core.check_open()
             if error.args[1] == Reason.WINDOW_FULL.value:
@@ -113,6 +115,7 @@ class OperationGroup:
 
     def close(self) -> None:
         """Close the queue after the end: no notification can be taken any more."""
+        self.closed = True
         self._of_queue("close_queue")
 
     def _of_queue(self, what: str, *more: int) -> None:

@@ -46,8 +46,10 @@ def transfer_list(
     """Do Context.write_list and read_list."""
     view = view_of(core, local)
     check_remote(remote)
-    here, there = index_array(local_offsets, "offsets here"), index_array(remote_offsets, "offsets there")
-    sizes = index_array(lengths, "lengths")
+    # Copies, because the caller may change the arrays while they are checked, and before the ranges are posted.
+    here = index_array(local_offsets, "offsets here").copy()
+    there = index_array(remote_offsets, "offsets there").copy()
+    sizes = index_array(lengths, "lengths").copy()
     if not here.size == there.size == sizes.size:
         raise ValueError(f"{kind}: {here.size} offsets here, {there.size} there, and {sizes.size} lengths")
     code = WRITE if kind == "write_list" else READ
@@ -66,8 +68,6 @@ def transfer_list(
         message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
-    # The caller may change the arrays when this call has returned, and the ranges may be posted later.
-    here, there, sizes = here.copy(), there.copy(), sizes.copy()
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
         return engine.post_ranges(
