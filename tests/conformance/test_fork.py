@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -174,10 +174,10 @@ def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
 @pytest.mark.parametrize("world", ["shm-other"], indirect=True)
 def test_a_notification_that_a_thread_of_the_parent_waits_for(world: World) -> None:
     """The thread is not in the child, where nobody would end its wait."""
-    waiting = world.here.notification(PATIENCE_S)
+    waiting: Any = world.here.notification(PATIENCE_S)  # asked for what an Operation does not tell
     thread = threading.Thread(target=waiting.exception)
     thread.start()
-    eventually(lambda: waiting._claimed, "the thread does not wait")  # type: ignore[attr-defined]
+    eventually(lambda: waiting._claimed, "the thread does not wait")
 
     def work() -> str:
         said = [_kind_and_text(waiting.result), str(waiting.done()), type(waiting.exception()).__name__]

@@ -25,7 +25,7 @@ LOCAL_BASE, REMOTE_BASE = 4097, 3
 
 
 def _read_back(plan: Plan, seed: int) -> np.ndarray[Any, Any]:
-    """What is here after the ranges of a target that holds the pattern have been read."""
+    """Return what the memory here holds after the ranges were read of a target that holds the pattern."""
     there, result = pattern(seed, plan.room), poison(plan.room)
     for here, begin, nbytes in zip(plan.here, plan.there, plan.lengths, strict=True):
         result[here : here + nbytes] = there[begin : begin + nbytes]
@@ -126,10 +126,12 @@ class TestLists:
         """The caller's own mistakes are raised by the call; ranges outside of the remote memory by the Operation."""
         buffer, target = world.buffer("numpy", 100), world.target("numpy", 100)
 
+        context: Any = world.here  # so that wrong types can be tried
+
         def post(here: object, there: object, lengths: object, remote: zh.RemoteBuffer = target.handle) -> Any:
             if name == "write_list":
-                return world.here.write_list(buffer.memory, remote, here, there, lengths)  # type: ignore[arg-type] # wrong
-            return world.here.read_list(remote, buffer.memory, there, here, lengths)  # type: ignore[arg-type] # on purpose
+                return context.write_list(buffer.memory, remote, here, there, lengths)
+            return context.read_list(remote, buffer.memory, there, here, lengths)
 
         for _ in range(2):  # before there is a path, and after
             for here, length in ((-1, 1), (0, -1), (100, 1), (1, 100), (2**62, 2**62), (0, 2**63 - 1)):

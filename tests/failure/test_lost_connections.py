@@ -50,7 +50,7 @@ def test_they_share_one_descriptor(open_context: OpenContext, start_peer: StartP
         eventually(mapped_again, "the peer cannot come back")
         _break(context)
         counts.append(_descriptors())
-    # What broke last is taken apart on another thread.
+    # Another thread takes the last connection apart.
     eventually(lambda: _descriptors() - counts[0] <= A_FEW, f"descriptors pile up: {counts}")
     share = context._core.shares._lingering
     assert share

@@ -47,7 +47,7 @@ context.close()
 
 
 def test_a_storm_of_signals() -> None:
-    """What a handler raises in the middle of the import would end the process."""
+    """A handler that raises in the middle of the import does not end the process."""
     path = zerohop._native.__file__
     assert path is not None
     ran = subprocess.run(

@@ -96,7 +96,7 @@ def test_who_has_begun_to_speak_stays(
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 def test_after_the_handshake(open_context: OpenContext, silent: contextlib.ExitStack, unix: bool) -> None:
-    """Who has proved who it is and sends no Setup has a place as others have, and loses it to them."""
+    """A peer that has proved who it is and sends no Setup has a place as others have, and loses it to them."""
     context, other = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
     clients = [
         silent.enter_context(contextlib.closing(RawControl(context.url, unix=unix)))

@@ -4,6 +4,25 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
+namespace {
+
+void data(Target& target, const Asked& asked, uint64_t offset, size_t nbytes, uint8_t flags = 0) {
+    target.peer.send(reply(FrameKind::read_data, asked, offset, flags), {}, Bytes(nbytes, 0xAA));
+}
+
+// Posts a recv, announces a message of as many bytes, and returns once it is granted.
+Posted granted(Target& target, const std::shared_ptr<Region>& buffer, FrameHeader& send, uint32_t ticket) {
+    send.kind = FrameKind::send;
+    send.ticket = ticket;
+    send.arg = buffer->nbytes();
+    Posted recv = post(target.side, message(Kind::recv, buffer, send.arg));
+    REQUIRE(target.peer.send(send));
+    target.peer.receive(FrameKind::clear_to_send);
+    return recv;
+}
+
+} // namespace
+
 TEST_CASE("hostile: answers with a status that no answer has") {
     for (const std::string& provider : kProviders) {
         for (const int status : {1, 11, 12, 200, 255}) {
@@ -58,9 +77,6 @@ TEST_CASE("hostile: reads that end well before all of their bytes have come") {
                 CHECK(target.side.wait(asked.posted.op) == kMalformed);
                 CHECK(eventually([&] { return local->pins() == 0; }));
             };
-            const auto data = [](Target& target, Asked& asked, uint64_t offset, size_t nbytes, uint8_t flags) {
-                target.peer.send(reply(FrameKind::read_data, asked, offset, flags), {}, Bytes(nbytes, 0xAA));
-            };
             ends([&](Target& t, Asked& a) { t.peer.send(reply(FrameKind::ack, a, 0, kLast)); });
             ends([&](Target& t, Asked& a) { data(t, a, 0, 0, kLast); });
             ends([&](Target& t, Asked& a) { data(t, a, 0, 99, kLast); });
@@ -83,12 +99,7 @@ TEST_CASE("hostile: messages that end well before all of their bytes have come")
                 Target target(provider);
                 const auto buffer = target.side.alloc(100'000, device);
                 FrameHeader frame;
-                frame.kind = FrameKind::send;
-                frame.ticket = 3;
-                frame.arg = 100'000;
-                Posted recv = post(target.side, message(Kind::recv, buffer, 100'000));
-                REQUIRE(target.peer.send(frame));
-                target.peer.receive(FrameKind::clear_to_send);
+                Posted recv = granted(target, buffer, frame, 3);
                 frame.kind = FrameKind::send_data;
                 for (const auto& [offset, nbytes] : pieces) {
                     frame.offset = offset;
@@ -146,9 +157,6 @@ TEST_CASE("hostile: data that was not asked for") {
             CHECK(target.side.wait(asked.posted.op) == kMalformed);
             CHECK(target.side.get(*local, 100, 3996) == Bytes(3996, 5));
         };
-        const auto data = [](Target& target, Asked& asked, uint64_t offset, size_t nbytes) {
-            target.peer.send(reply(FrameKind::read_data, asked, offset, 0), {}, Bytes(nbytes, 0xAA));
-        };
         ends([&](Target& t, Asked& a) { data(t, a, 0, 101); }, Kind::read);
         ends([&](Target& t, Asked& a) { data(t, a, 100, 1); }, Kind::read);
         ends([&](Target& t, Asked& a) { data(t, a, UINT64_MAX, 1); }, Kind::read);
@@ -181,12 +189,7 @@ TEST_CASE("hostile: one ticket for two messages") {
             Target target(provider);
             const auto buffer = target.side.alloc(100'000, device);
             FrameHeader send;
-            send.kind = FrameKind::send;
-            send.ticket = 3;
-            send.arg = 100'000;
-            Posted first = post(target.side, message(Kind::recv, buffer, 100'000));
-            REQUIRE(target.peer.send(send));
-            target.peer.receive(FrameKind::clear_to_send);
+            Posted first = granted(target, buffer, send, 3);
             REQUIRE(target.peer.send(send));
             // The peer sends half a frame of data, and then a second recv takes the ticket.
             FrameHeader data;
@@ -227,12 +230,7 @@ TEST_CASE("hostile: one ticket for a write to two shares, or for a message and a
             Target target(provider, device);
             const auto buffer = target.side.alloc(100'000, kSimDevice);
             FrameHeader send;
-            send.kind = FrameKind::send;
-            send.ticket = 7;
-            send.arg = 100'000;
-            Posted recv = post(target.side, message(Kind::recv, buffer, 100'000));
-            REQUIRE(target.peer.send(send));
-            target.peer.receive(FrameKind::clear_to_send);
+            Posted recv = granted(target, buffer, send, 7);
             target.peer.send(target.header(FrameKind::write, 0, 64, kLast), {}, Bytes(64, 1));
             CHECK(target.ends_with(kMalformed));
             CHECK(target.side.wait(recv.op).status == Status::protocol);

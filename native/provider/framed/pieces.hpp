@@ -11,10 +11,10 @@ namespace zerohop::framed {
 
 class Pieces {
 public:
-    // Of one request.
+    // Follows the pieces of one request.
     Pieces() = default;
-    // Of several requests, which begin at these bytes of the operation, the first of them at 0. Their pieces may come
-    // in any order among each other.
+    // Follows those of several requests, which begin at these bytes of the operation, the first at 0. Pieces of
+    // different requests may come in any order.
     explicit Pieces(std::vector<uint64_t> begins) : begins_(std::move(begins)), next_(begins_) {}
 
     // Returns false unless the piece follows the one before it.
