@@ -111,6 +111,10 @@ class Operation(NotCopyable, Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         raise NotImplementedError
 
+    def _poll(self) -> bool:
+        """Tell what ``done`` tells, on behalf of a wait that has still to hand the outcome over."""
+        return self.done()
+
     # concurrent.futures.wait and asyncio.wait look for these. AttributeError, so that hasattr() goes on to be right.
     @property
     def _condition(self) -> NoReturn:

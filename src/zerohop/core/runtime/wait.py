@@ -71,7 +71,7 @@ class Gathered(Generic[T]):
     def __await__(self) -> Generator[Any, None, list[T]]:
         self._asked = True
         try:
-            pending = [operation for operation in self.operations if not operation.done()]
+            pending = [operation for operation in self.operations if not operation._poll()]
             if pending:
                 # Only the first is polled for: a loop must not be held up once per operation.
                 pending[0]._spin()
@@ -242,7 +242,7 @@ def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
             values.append(operation.result(left))
         except Exception as error:
             # If the operation has not ended, the wait itself failed, and the others are not waited for.
-            if not operation.done() or not _is_outcome(operation, error):
+            if not operation._poll() or not _is_outcome(operation, error):
                 raise
             failed = failed or operation
     if failed is not None:
@@ -280,7 +280,7 @@ def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Ope
 
 async def ended(operation: Operation[Any]) -> None:
     """Wait until an operation has ended, well or not."""
-    while not operation.done():
+    while not operation._poll():
         await operation._core.loops.running().wait(operation._arm, operation._disarm)
 
 

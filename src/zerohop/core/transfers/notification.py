@@ -68,7 +68,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
         _armed: queues that get a token when this wait ends, and waits of streams.
         _timer: the native operation that ends at the deadline; None: it is not needed.
         _asked: whether somebody has waited for it, perhaps not to its end.
-        _delivered: whether somebody has got the notification; if not, its queue gets it back when the wait is dropped.
+        _delivered: whether a caller was told of the notification; if not, the queue gets it back with the wait's end.
         _claim, _release: allow one waiter at a time: two would take two notifications, and one of them would be lost.
     """
 
@@ -89,6 +89,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
     _number: int
     _cancelled: bool
     _asked: bool
+    _delivered: bool
 
     if (
         TYPE_CHECKING
@@ -100,6 +101,11 @@ class NotificationWait(NativeWait, Operation[Notification]):
         def _release(self) -> None: ...
 
     def done(self) -> bool:
+        ended = self._poll()
+        self._delivered = self._delivered or ended
+        return ended
+
+    def _poll(self) -> bool:
         self._asked = True
         if self._ended():
             return True
@@ -120,6 +126,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
         if self._note is not None:
+            self._delivered = True
             return None
         if self._cancelled:
             raise cancelled_error()
@@ -249,7 +256,7 @@ class NotificationWait(NativeWait, Operation[Notification]):
         return self._error if self._error is not None and not self._cancelled else cancelled_error()
 
     def _spin(self) -> bool:
-        return self.done()
+        return self._poll()
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
         self._asked = True
@@ -295,7 +302,7 @@ def _busy() -> RuntimeError:
 def take_now(core: Core) -> Notification:
     """Return a notification that has arrived; raise WouldBlock if there is none."""
     wait = NotificationWait(core, 0)
-    if not wait.done():
+    if not wait._poll():
         raise WouldBlock("no notification has arrived", operation="notification", fix="wait with notification()")
     return wait.result()
 
