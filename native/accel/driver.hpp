@@ -62,6 +62,19 @@ struct PageCopy {
     }
 };
 
+// Copies ranges: lengths[i] bytes from src_base + src[i] to dst_base + dst[i], `nbytes` in all. No length is 0, and the
+// three lists have the same number of entries.
+struct RangeCopy {
+    uint64_t dst_base = 0;
+    uint64_t src_base = 0;
+    std::span<const uint64_t> dst;
+    std::span<const uint64_t> src;
+    std::span<const uint64_t> lengths;
+    uint64_t nbytes = 0;
+
+    [[nodiscard]] CopySegment segment(size_t i) const { return {dst_base + dst[i], src_base + src[i], lengths[i]}; }
+};
+
 // A 32-bit word of host or device memory, 4-byte aligned, and the value to be written there.
 struct Word {
     uint64_t address = 0;
@@ -149,6 +162,14 @@ public:
     [[nodiscard]] virtual std::shared_ptr<Event> copy_many(std::span<const CopySegment> segments,
                                                            std::span<const Word> then) {
         return copy(segments, then);
+    }
+    // Like copy_many(), of a list that may be very long.
+    [[nodiscard]] virtual std::shared_ptr<Event> copy_ranges(const RangeCopy& ranges, std::span<const Word> then) {
+        std::vector<CopySegment> segments(ranges.lengths.size());
+        for (size_t i = 0; i < segments.size(); ++i) {
+            segments[i] = ranges.segment(i);
+        }
+        return copy_many(segments, then);
     }
     // Writes a 32-bit word (host or device address, 4-byte aligned) after everything queued before it.
     [[nodiscard]] virtual std::shared_ptr<Event> write32(uint64_t address, uint32_t value) = 0;

@@ -1,7 +1,10 @@
 #include "base/page_list.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <map>
+#include <mutex>
 
 #if defined(__x86_64__)
 #define ZEROHOP_WIDE [[gnu::target("avx2")]]
@@ -54,6 +57,21 @@ ZEROHOP_WIDE uint64_t largest_wide(const uint64_t* from, size_t count) {
     return Numbers::largest(from, count);
 }
 
+// Keeps free blocks by their size, which is a power of two.
+struct Blocks {
+    std::mutex mutex;
+    std::multimap<size_t, void*> free;
+    size_t nbytes = 0; // of all
+};
+
+constexpr size_t kLeastKept = size_t{64} << 10; // the C library itself keeps smaller ones
+constexpr size_t kMostKept = size_t{32} << 20;  // of all blocks
+
+Blocks& blocks() {
+    static auto* const kept = new Blocks; // never destroyed, because destructors use it at exit
+    return *kept;
+}
+
 bool has_avx2() {
 #if defined(__x86_64__)
     static const bool supported = __builtin_cpu_supports("avx2") != 0;
@@ -64,6 +82,39 @@ bool has_avx2() {
 }
 
 } // namespace
+
+void* take_block(size_t nbytes) {
+    if (nbytes < kLeastKept) {
+        return ::operator new(nbytes);
+    }
+    const size_t size = std::bit_ceil(nbytes);
+    Blocks& all = blocks();
+    const std::lock_guard lock(all.mutex);
+    if (const auto found = all.free.find(size); found != all.free.end()) {
+        void* const block = found->second;
+        all.free.erase(found);
+        all.nbytes -= size;
+        return block;
+    }
+    return ::operator new(size);
+}
+
+void give_block(void* block, size_t nbytes) noexcept {
+    if (nbytes >= kLeastKept) {
+        const size_t size = std::bit_ceil(nbytes);
+        Blocks& all = blocks();
+        const std::lock_guard lock(all.mutex);
+        try {
+            if (size <= kMostKept - all.nbytes) {
+                all.free.emplace(size, block);
+                all.nbytes += size;
+                return;
+            }
+        } catch (const std::bad_alloc&) { // no room to note it: the block is not kept
+        }
+    }
+    ::operator delete(block);
+}
 
 bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
     int64_t largest = 0;
@@ -81,6 +132,55 @@ bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
 uint64_t largest_number(std::span<const uint64_t> numbers) {
     const auto largest = has_avx2() ? &largest_wide : &Numbers::largest;
     return largest(numbers.data(), numbers.size());
+}
+
+MadeRanges make_ranges(const RangeSide& local, const RangeSide& remote, std::span<const int64_t> lengths) {
+    MadeRanges made;
+    auto list = std::make_shared<PageList>();
+    list->page_bytes = 1;
+    for (PageNumbers* const each : {&list->local, &list->remote, &list->lengths}) {
+        each->resize(lengths.size());
+    }
+    size_t count = 0;
+    uint64_t here_end = 0; // of the range before
+    uint64_t there_end = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+        // Negative numbers become very large ones.
+        const auto length = static_cast<uint64_t>(lengths[i]);
+        const auto here = static_cast<uint64_t>(local.offsets[i]);
+        const auto there = static_cast<uint64_t>(remote.offsets[i]);
+        made.local_inside = here <= local.nbytes && length <= local.nbytes - here;
+        if (!made.local_inside) {
+            return made;
+        }
+        if (length == 0) {
+            continue;
+        }
+        made.remote_inside = there <= remote.nbytes && length <= remote.nbytes - there;
+        made.local_inside = !__builtin_add_overflow(made.nbytes, length, &made.nbytes);
+        if (!made.remote_inside || !made.local_inside) {
+            return made;
+        }
+        if (count != 0 && local.base + here == here_end && remote.base + there == there_end) {
+            list->lengths[count - 1] += length;
+        } else {
+            list->local[count] = local.base + here;
+            list->remote[count] = remote.base + there;
+            list->lengths[count] = length;
+            ++count;
+        }
+        here_end = local.base + here + length;
+        there_end = remote.base + there + length;
+        list->local_end = std::max(list->local_end, here_end);
+        list->remote_end = std::max(list->remote_end, there_end);
+    }
+    for (PageNumbers* const each : {&list->local, &list->remote, &list->lengths}) {
+        each->resize(count);
+    }
+    if (count != 0) {
+        made.list = std::move(list);
+    }
+    return made;
 }
 
 std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages) {

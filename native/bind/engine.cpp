@@ -325,7 +325,7 @@ void register_engine(nb::module_& m) {
     def_devices(m, engine);
     def_peer_memory(engine);
     def_pool(engine);
-    def_posts(engine);
+    def_posts(m, engine);
 }
 
 } // namespace zerohop::bind

@@ -51,7 +51,7 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
         const uint64_t to = number(known->remote_offset.of(there));
         const bool fits = room ? nbytes <= space : nbytes == space;
         if (!fits || nbytes == kNoNumber || space == kNoNumber || from == kNoNumber || to == kNoNumber ||
-            to > kNoNumber - nbytes) {
+            from > kNoNumber - nbytes || to > kNoNumber - nbytes) {
             PyErr_Clear();
             return std::nullopt;
         }
@@ -61,6 +61,7 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
         list->local.push_back(from);
         list->remote.push_back(to);
         list->lengths.push_back(nbytes);
+        list->local_end = std::max(list->local_end, from + nbytes);
         list->remote_end = std::max(list->remote_end, to + nbytes);
         read.nbytes += nbytes;
     }

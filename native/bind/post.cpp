@@ -128,58 +128,17 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     return result(engine, posted, request);
 }
 
-// Adds a range to a list, or to the range before it where both follow each other on both sides.
-void add_range(PageList& list, uint64_t here, uint64_t there, uint64_t length) {
-    if (length == 0) {
-        return;
-    }
-    list.remote_end = std::max(list.remote_end, there + length);
-    if (!list.lengths.empty() && list.local.back() + list.lengths.back() == here &&
-        list.remote.back() + list.lengths.back() == there) {
-        list.lengths.back() += length;
-        return;
-    }
-    list.local.push_back(here);
-    list.remote.push_back(there);
-    list.lengths.push_back(length);
-}
-
-// The offsets count from the begin of a range on each side, whose lengths are given, too.
-nb::object post_ranges_of(const Self& engine, uint64_t route, int kind, const Indices& local, const Indices& remote,
-                          const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait,
-                          uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
-                          std::optional<uint64_t> stream, const PyGroup* group,
+nb::object post_ranges_of(const Self& engine, uint64_t route, int kind, const MadeRanges& ranges, int64_t notify,
+                          uint64_t deadline_ns, bool nowait, std::optional<uint64_t> stream, const PyGroup* group,
                           const std::optional<nb::bytes>& message) {
-    const size_t count = lengths.size();
-    if (local.size() != count || remote.size() != count) {
-        throw nb::value_error("the lists have different lengths");
-    }
-    auto list = std::make_shared<PageList>();
-    list->page_bytes = 1;
-    uint64_t nbytes = 0;
-    for (size_t i = 0; i < count; ++i) {
-        // Negative numbers become very large ones.
-        const auto length = static_cast<uint64_t>(lengths.data()[i]);
-        const auto here = static_cast<uint64_t>(local.data()[i]);
-        const auto there = static_cast<uint64_t>(remote.data()[i]);
-        if (here > local_nbytes || length > local_nbytes - here) {
-            throw nb::value_error("an offset or a length is negative, or its range not within the local memory");
-        }
-        // The owner checks the bounds; this check finds ranges that have no 64-bit offset at all.
-        if (there > INT64_MAX) {
-            throw NativeError(Status::access_denied, Reason::bounds, "an offset is negative");
-        }
-        add_range(*list, local_offset + here, remote_offset + there, length);
-        nbytes += length;
-    }
     const Message text = copied(message);
     Request request;
     request.message = text ? &text : nullptr;
     request.after_stream = stream;
     request.deadline_ns = deadline_ns;
     request.group = group == nullptr ? nullptr : group->group.get();
-    Posted posted = post_ranges(*engine, route, kind == 1 ? Kind::read : Kind::write,
-                                list->ranges() ? std::move(list) : nullptr, nbytes, notify, request, nowait);
+    Posted posted = post_ranges(*engine, route, kind == 1 ? Kind::read : Kind::write, ranges.list, ranges.nbytes,
+                                notify, request, nowait);
     return result(engine, posted, request);
 }
 
@@ -265,9 +224,7 @@ Posted post_ranges(Engine& engine, uint64_t route, Kind kind, std::shared_ptr<co
                    int64_t notify, Request& request, bool nowait) {
     const std::shared_ptr<const Route> found = route_of(engine, route);
     if (ranges) {
-        for (size_t i = 0; i < ranges->local.size(); ++i) {
-            check_local(*found, ranges->local[i], ranges->lengths[i], kind == Kind::read);
-        }
+        check_local(*found, 0, ranges->local_end, kind == Kind::read);
     }
     request.kind = kind;
     request.route = found.get();
@@ -277,7 +234,30 @@ Posted post_ranges(Engine& engine, uint64_t route, Kind kind, std::shared_ptr<co
     return post_released(engine, *found->endpoint, request, nowait);
 }
 
-void def_posts(nb::class_<Engine>& engine) {
+void def_posts(nb::module_& m, nb::class_<Engine>& engine) {
+    nb::class_<MadeRanges>(m, "Ranges",
+                           "A list of ranges: its numbers are copied, and checked unless one of the flags is false.")
+        .def(
+            "__init__",
+            [](MadeRanges* self, const Indices& local, const Indices& remote, const Indices& lengths,
+               uint64_t local_offset, uint64_t local_nbytes, uint64_t remote_offset, uint64_t remote_nbytes) {
+                if (local.size() != lengths.size() || remote.size() != lengths.size()) {
+                    throw nb::value_error("the lists have different lengths");
+                }
+                new (self) MadeRanges(make_ranges({{local.data(), local.size()}, local_offset, local_nbytes},
+                                                  {{remote.data(), remote.size()}, remote_offset, remote_nbytes},
+                                                  {lengths.data(), lengths.size()}));
+            },
+            nb::arg("local"), nb::arg("remote"), nb::arg("lengths"), nb::arg("local_offset"), nb::arg("local_nbytes"),
+            nb::arg("remote_offset"), nb::arg("remote_nbytes"),
+            nb::sig("def __init__(self, local: numpy.typing.NDArray[numpy.int64], "
+                    "remote: numpy.typing.NDArray[numpy.int64], lengths: numpy.typing.NDArray[numpy.int64], "
+                    "local_offset: int, local_nbytes: int, remote_offset: int, remote_nbytes: int) -> None"))
+        .def_ro("nbytes", &MadeRanges::nbytes, "Bytes of all ranges; meaningful if all of them are inside.")
+        .def_ro("local_inside", &MadeRanges::local_inside,
+                "False if a number of this side or a length is negative, or a range reaches beyond the memory here.")
+        .def_ro("remote_inside", &MadeRanges::remote_inside,
+                "False if a range that is not empty reaches beyond the memory there.");
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
@@ -294,14 +274,11 @@ void def_posts(nb::class_<Engine>& engine) {
                     "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
                     "stream: int | None = None, group: Group | None = None, message: bytes | None = None) -> int | Op"))
-        .def("post_ranges", &post_ranges_of, nb::arg("route"), nb::arg("kind"), nb::arg("local"), nb::arg("remote"),
-             nb::arg("lengths"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("local_offset"),
-             nb::arg("remote_offset"), nb::arg("local_nbytes"), nb::arg("stream") = nb::none(),
-             nb::arg("group") = nb::none(), nb::arg("message") = nb::none(),
-             nb::sig("def post_ranges(self, route: int, kind: int, local: numpy.typing.NDArray[numpy.int64], "
-                     "remote: numpy.typing.NDArray[numpy.int64], lengths: numpy.typing.NDArray[numpy.int64], "
-                     "notify: int, deadline_ns: int, nowait: bool, local_offset: int, remote_offset: int, "
-                     "local_nbytes: int, stream: int | None = None, group: Group | None = None, "
+        .def("post_ranges", &post_ranges_of, nb::arg("route"), nb::arg("kind"), nb::arg("ranges"), nb::arg("notify"),
+             nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
+             nb::arg("message") = nb::none(),
+             nb::sig("def post_ranges(self, route: int, kind: int, ranges: Ranges, notify: int, deadline_ns: int, "
+                     "nowait: bool, stream: int | None = None, group: Group | None = None, "
                      "message: bytes | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,

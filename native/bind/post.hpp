@@ -15,6 +15,6 @@ namespace zerohop::bind {
 [[nodiscard]] Posted post_ranges(Engine& engine, uint64_t route, Kind kind, std::shared_ptr<const PageList> ranges,
                                  uint64_t nbytes, int64_t notify, Request& request, bool nowait);
 
-void def_posts(nb::class_<Engine>& engine);
+void def_posts(nb::module_& m, nb::class_<Engine>& engine);
 
 } // namespace zerohop::bind

@@ -417,15 +417,10 @@ class Engine:
         self,
         route: int,
         kind: int,
-        local: numpy.typing.NDArray[numpy.int64],
-        remote: numpy.typing.NDArray[numpy.int64],
-        lengths: numpy.typing.NDArray[numpy.int64],
+        ranges: Ranges,
         notify: int,
         deadline_ns: int,
         nowait: bool,
-        local_offset: int,
-        remote_offset: int,
-        local_nbytes: int,
         stream: int | None = None,
         group: Group | None = None,
         message: bytes | None = None,
@@ -458,6 +453,24 @@ class Engine:
     def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op: ...
 
 def gpu_drivers() -> dict[str, str]: ...
+
+class Ranges:
+    def __init__(
+        self,
+        local: numpy.typing.NDArray[numpy.int64],
+        remote: numpy.typing.NDArray[numpy.int64],
+        lengths: numpy.typing.NDArray[numpy.int64],
+        local_offset: int,
+        local_nbytes: int,
+        remote_offset: int,
+        remote_nbytes: int,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def local_inside(self) -> bool: ...
+    @property
+    def remote_inside(self) -> bool: ...
 
 class SimStream:
     def __init__(self, engine: Engine, number: int) -> None: ...

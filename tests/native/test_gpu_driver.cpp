@@ -188,6 +188,48 @@ TEST_CASE_TEMPLATE("gpu: many segments in one command, of every size and alignme
     CHECK(gpu.read(to, kBytes) == expected);
 }
 
+TEST_CASE_TEMPLATE("gpu: lists of ranges, short and long, with long ranges among them", Vendor, Cuda, Hip) {
+    bool kernels = true;
+    SUBCASE("by kernels") {}
+    SUBCASE("without") {
+        kernels = false;
+    }
+    Gpu gpu(Vendor::api());
+    if (kernels) {
+        gpu.driver->load_kernels(0, "an image");
+    }
+    for (const size_t count : {size_t{5}, size_t{129}, size_t{20'000}}) {
+        CAPTURE(count);
+        std::mt19937_64 random{count};
+        std::vector<uint64_t> lengths(count);
+        for (size_t i = 0; i < count; ++i) {
+            // Some are cut into entries, and some go to the copy engine.
+            lengths[i] = i % 4000 == 3 ? 300'000 : i % 500 == 2 ? 40'000 : 1 + random() % 60;
+        }
+        std::vector<uint64_t> src(count);
+        std::exclusive_scan(lengths.begin(), lengths.end(), src.begin(), uint64_t{0});
+        const uint64_t total = src.back() + lengths.back();
+        std::vector<uint64_t> dst(count); // the same ranges in the opposite order, with a gap of a byte between them
+        for (size_t i = 0; i < count; ++i) {
+            dst[i] = total - src[i] - lengths[i] + count - i;
+        }
+        const std::vector<uint8_t> data = random_bytes(total);
+        const uint64_t from = gpu.alloc(total);
+        const uint64_t to = gpu.alloc(total + count + 1);
+        gpu.copy(from, at(data.data()), total);
+        std::vector<uint8_t> expected = gpu.read(to, total + count + 1);
+        for (size_t i = 0; i < count; ++i) {
+            std::memcpy(expected.data() + dst[i], data.data() + src[i], lengths[i]);
+        }
+        uint32_t word = 0;
+        const Word then[] = {{at(&word), 7}};
+        CHECK(ends(*gpu.stream->copy_ranges(
+            {.dst_base = to, .src_base = from, .dst = dst, .src = src, .lengths = lengths, .nbytes = total}, then)));
+        CHECK(word == 7);
+        CHECK(gpu.read(to, expected.size()) == expected);
+    }
+}
+
 TEST_CASE_TEMPLATE("gpu: host memory is registered once for all who ask, and given back by the last", Vendor, Cuda,
                    Hip) {
     Gpu gpu(Vendor::api());

@@ -18,6 +18,11 @@ constexpr uint32_t kPieceBytes = 2048; // the part of a page for 32 threads at a
 constexpr unsigned kBlocksPerProcessor = 2;
 constexpr uint64_t kPartBytes = 8192; // the part of a range for one block
 constexpr uint64_t kMostByKernel = 256 * 1024;
+constexpr uint64_t kEntryBytes = 16 * 1024; // the most that 32 threads copy for one entry of a list
+// The first launch for a list takes one of so many parts of it: the device copies that part for longer than the
+// processor needs to write the rest.
+constexpr size_t kFirstPart = 8;
+constexpr size_t kWorthParts = 8192; // entries from which on the list is launched in parts
 
 // The layout must match copy.cu.
 struct Ranges {
@@ -37,6 +42,7 @@ std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& 
         check(device.api, device.api.module_function(&kernels->pages[i], module, name.c_str()), name);
     }
     check(device.api, device.api.module_function(&kernels->ranges, module, "zh_ranges"), "zh_ranges");
+    check(device.api, device.api.module_function(&kernels->list, module, "zh_list"), "zh_list");
     int processors = 0;
     check(
         device.api,
@@ -77,7 +83,7 @@ std::shared_ptr<const CopyKernels> load_kernels(DeviceState& device, const std::
 }
 
 GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, const PageCopy& pages,
-                       const PageIndices& indices, void* stream) {
+                       const PinnedList& numbers, void* stream) {
     // Picks the widest load to which the start and end of every page are aligned on both sides.
     const uint64_t alignment = pages.dst_base | pages.src_base | pages.page_bytes;
     size_t width = 0;
@@ -86,9 +92,9 @@ GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, co
     }
     uint64_t dst = pages.dst_base;
     uint64_t src = pages.src_base;
-    uint64_t dst_pages = indices.dst();
-    uint64_t src_pages = indices.src();
     uint64_t count = pages.dst_pages.size();
+    const auto* src_pages = numbers.data<uint32_t>();
+    const auto* dst_pages = src_pages + count;
     uint64_t page_bytes = pages.page_bytes;
     uint64_t pieces = (page_bytes + kPieceBytes - 1) / kPieceBytes;
     // More blocks than there are pieces for their warps would be idle.
@@ -138,6 +144,48 @@ GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels, s
         launch();
     }
     return result;
+}
+
+std::shared_ptr<PinnedList> room_for(const GpuApi& api, const RangeCopy& ranges) {
+    uint64_t entries = ranges.lengths.size();
+    for (const uint64_t nbytes : ranges.lengths) {
+        entries += nbytes > kMostByKernel ? 0 : nbytes / kEntryBytes;
+    }
+    return PinnedList::of(api, entries * sizeof(CopySegment));
+}
+
+GpuResult launch_list(const DeviceState& device, const CopyKernels& kernels, const RangeCopy& ranges,
+                      const PinnedList& room, void* stream) {
+    GpuResult result = 0;
+    auto* const entries = room.data<CopySegment>();
+    size_t launched = 0;
+    size_t written = 0;
+    const auto launch = [&] {
+        const CopySegment* first = entries + launched;
+        uint64_t count = written - launched;
+        constexpr uint64_t kWarps = kThreads / 32;
+        const auto blocks =
+            static_cast<unsigned>(std::clamp<uint64_t>((count + kWarps - 1) / kWarps, 1, kernels.blocks));
+        std::array<void*, 2> arguments{static_cast<void*>(&first), &count};
+        launched = written;
+        return device.api.launch(kernels.list, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments.data(), nullptr);
+    };
+    const size_t all = ranges.lengths.size();
+    const size_t first_part = all < kWorthParts ? all : all / kFirstPart;
+    for (size_t i = 0; i < all && result == 0; ++i) {
+        const CopySegment segment = ranges.segment(i);
+        if (segment.nbytes > kMostByKernel) {
+            result = device.api.copy(segment.dst, segment.src, segment.nbytes, stream);
+        } else {
+            for (uint64_t at = 0; at < segment.nbytes; at += kEntryBytes) {
+                entries[written++] = {segment.dst + at, segment.src + at, std::min(segment.nbytes - at, kEntryBytes)};
+            }
+        }
+        if (result == 0 && i + 1 == first_part && written != launched) {
+            result = launch();
+        }
+    }
+    return result == 0 && written != launched ? launch() : result;
 }
 
 } // namespace zerohop::accel::gpu

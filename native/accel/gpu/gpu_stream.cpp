@@ -285,17 +285,31 @@ std::shared_ptr<Event> GpuStream::copy_many(std::span<const CopySegment> segment
     });
 }
 
+std::shared_ptr<Event> GpuStream::copy_ranges(const RangeCopy& ranges, std::span<const Word> then) {
+    const std::shared_ptr<DeviceState>& device = state_->device;
+    const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device);
+    if (kernels && ranges.lengths.size() > kMostRanges) { // a shorter list is an argument of its launch
+        const CurrentContext current(*device);
+        if (std::shared_ptr<PinnedList> room = current.ok() ? room_for(device->api, ranges) : nullptr) {
+            return state_->command(
+                ranges.nbytes, then, [&] { return launch_list(*device, *kernels, ranges, *room, state_->native()); },
+                room);
+        }
+    }
+    return Stream::copy_ranges(ranges, then);
+}
+
 std::shared_ptr<Event> GpuStream::copy_pages(const PageCopy& pages, std::span<const Word> then) {
     const std::shared_ptr<DeviceState>& device = state_->device;
     const uint64_t nbytes = pages.dst_pages.size() * pages.page_bytes;
     if (const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device)) {
         const CurrentContext current(*device);
-        std::shared_ptr<PageIndices> indices =
-            current.ok() ? PageIndices::of(device->api, pages.src_pages, pages.dst_pages) : nullptr;
-        if (indices) {
+        std::shared_ptr<PinnedList> numbers =
+            current.ok() ? pinned_pages(device->api, pages.src_pages, pages.dst_pages) : nullptr;
+        if (numbers) {
             return state_->command(
-                nbytes, then, [&] { return launch_pages(*device, *kernels, pages, *indices, state_->native()); },
-                indices);
+                nbytes, then, [&] { return launch_pages(*device, *kernels, pages, *numbers, state_->native()); },
+                numbers);
         }
     }
     return state_->command(nbytes, then, [&] { return copy_page_by_page(device->api, pages, state_->native()); });

@@ -60,6 +60,7 @@ public:
     std::shared_ptr<Event> copy(std::span<const CopySegment> segments, std::span<const Word> then) override;
     [[nodiscard]] bool gathers() const override;
     std::shared_ptr<Event> copy_many(std::span<const CopySegment> segments, std::span<const Word> then) override;
+    std::shared_ptr<Event> copy_ranges(const RangeCopy& ranges, std::span<const Word> then) override;
     std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) override;
     std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;
     std::shared_ptr<Event> wait32(uint64_t address, uint32_t value) override;

@@ -27,13 +27,13 @@ std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& r
     const accel::CopySegment segment = segment_of(request);
     if (request.pages && request.pages->ranges()) {
         const PageList& ranges = *request.pages;
-        const PageNumbers& to = reads ? ranges.local : ranges.remote;
-        const PageNumbers& from = reads ? ranges.remote : ranges.local;
-        std::vector<accel::CopySegment> segments(to.size());
-        for (size_t i = 0; i < to.size(); ++i) {
-            segments[i] = {segment.dst + to[i], segment.src + from[i], ranges.lengths[i]};
-        }
-        return stream.copy_many(segments, then);
+        return stream.copy_ranges({.dst_base = segment.dst,
+                                   .src_base = segment.src,
+                                   .dst = reads ? ranges.local : ranges.remote,
+                                   .src = reads ? ranges.remote : ranges.local,
+                                   .lengths = ranges.lengths,
+                                   .nbytes = request.nbytes},
+                                  then);
     }
     if (request.pages) {
         const PageList& pages = *request.pages;

@@ -107,6 +107,7 @@ class TestCompiling:
         for width in (16, 8, 4, 2, 1):
             assert f"\0.text.zh_pages_{width}\0".encode() in image
         assert b"\0.text.zh_ranges\0" in image
+        assert b"\0.text.zh_list\0" in image
         (kept,) = (tmp_path / "zerohop").iterdir()
         assert kept.read_bytes() == image
 

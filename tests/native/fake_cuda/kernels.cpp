@@ -17,8 +17,11 @@ bool on_device(uint64_t address) {
     return found != state().ranges.end() && found->second.device >= 0;
 }
 
+enum class Form : uint8_t { pages, ranges, list };
+
 struct Kernel {
-    uint32_t width; // width of a thread's loads, for a list of pages; 0: a list of ranges
+    Form form;
+    uint32_t width; // width of a thread's loads, for a list of pages
 };
 
 // The layout must match copy.cu.
@@ -46,6 +49,19 @@ int copy_ranges(Stream& stream, const Ranges& ranges, size_t count, size_t parts
     return kSuccess;
 }
 
+int copy_list(Stream& stream, const zerohop::accel::CopySegment* entries, uint64_t count) {
+    constexpr uint64_t kMost = 16 * 1024; // more has no part in a real kernel's 32-bit lengths and balance
+    std::vector<zerohop::accel::CopySegment> segments(entries, entries + count);
+    for (zerohop::accel::CopySegment& segment : segments) {
+        if (segment.nbytes > kMost || !find(segment.dst, segment.nbytes, stream) ||
+            !find(segment.src, segment.nbytes, stream)) {
+            return kInvalidValue;
+        }
+    }
+    stream.last = stream.stream->copy(segments);
+    return kSuccess;
+}
+
 } // namespace
 
 FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
@@ -67,10 +83,12 @@ FAKE_CUDA cuModuleUnload(void* /*module*/) {
 }
 
 FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* name) {
-    static std::array<Kernel, 5> kernels{{{16}, {8}, {4}, {2}, {1}}};
-    static Kernel ranges{0};
-    if (std::string(name) == "zh_ranges") {
-        *function = &ranges;
+    static std::array<Kernel, 5> kernels{
+        {{Form::pages, 16}, {Form::pages, 8}, {Form::pages, 4}, {Form::pages, 2}, {Form::pages, 1}}};
+    static Kernel ranges{Form::ranges, 0};
+    static Kernel list{Form::list, 0};
+    if (std::string(name) == "zh_ranges" || std::string(name) == "zh_list") {
+        *function = std::string(name) == "zh_list" ? &list : &ranges;
         return kSuccess;
     }
     for (Kernel& kernel : kernels) {
@@ -86,21 +104,25 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
     return kNotFound;
 }
 
-// Takes the arguments as copy.cu does: (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), or ranges.
+// Takes the arguments as copy.cu does: (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), or
+// ranges, or (entries, count).
 FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned, unsigned /*block_x*/, unsigned,
                          unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
     }
-    if (static_cast<Kernel*>(function)->width == 0) {
-        return copy_ranges(*found, *static_cast<const Ranges*>(arguments[0]), grid_x, grid_y);
-    }
     const auto argument = [&](size_t i) {
         uint64_t value = 0;
         std::memcpy(&value, arguments[i], sizeof value);
         return value;
     };
+    if (static_cast<Kernel*>(function)->form == Form::ranges) {
+        return copy_ranges(*found, *static_cast<const Ranges*>(arguments[0]), grid_x, grid_y);
+    }
+    if (static_cast<Kernel*>(function)->form == Form::list) {
+        return copy_list(*found, reinterpret_cast<const zerohop::accel::CopySegment*>(argument(0)), argument(1));
+    }
     const uint64_t width = static_cast<Kernel*>(function)->width;
     if ((argument(0) | argument(1) | argument(5)) % width != 0) {
         return kInvalidValue; // a real kernel would read and write misaligned addresses

@@ -1,4 +1,5 @@
-// The library's copy kernels: of a list of pages, and of ranges that have nothing in common.
+// The library's copy kernels: of a list of pages, of a few ranges that have nothing in common, and of a long list of
+// them.
 //
 // zh_pages_N: page src_pages[i] at `src` to page dst_pages[i] at `dst`, for all i < count, in one launch. A page is cut
 // into pieces of 2 KiB, which 32 threads copy together, N bytes each at a time. Each block has a run of consecutive
@@ -150,4 +151,52 @@ extern "C" __global__ void __launch_bounds__(kThreads) zh_ranges(ZH_ARGUMENT Ran
         copy_part<u8>(dst, src, even);
     }
     copy_part<u8>(dst + even, src + even, nbytes - even);
+}
+
+// zh_list: entry i of a list, for all i < count, in one launch. The list lies in host memory: each block reads a few
+// entries at a time, together, and 32 threads copy the bytes of one. The blocks take turns, so that a part of the list
+// with long ranges is not one block's alone.
+constexpr u32 kHeld = 64;
+
+// The layout must match CopySegment of native/accel/driver.hpp.
+struct Entry {
+    u64 dst;
+    u64 src;
+    u64 nbytes;
+};
+
+__device__ __forceinline__ void copy_entry(const Entry& entry, u32 lane) {
+    const u64 alignment = entry.dst | entry.src;
+    char* to = reinterpret_cast<char*>(entry.dst);
+    const char* from = reinterpret_cast<const char*>(entry.src);
+    const u32 nbytes = static_cast<u32>(entry.nbytes);
+    // What the widest load leaves of the end goes byte by byte.
+    const u32 width = alignment % 16 == 0 ? 16 : alignment % 8 == 0 ? 8 : alignment % 4 == 0 ? 4 : 1;
+    const u32 even = nbytes / width * width;
+    if (width == 16) {
+        copy_piece<uint4>(to, from, even, lane);
+    } else if (width == 8) {
+        copy_piece<u64>(to, from, even, lane);
+    } else if (width == 4) {
+        copy_piece<u32>(to, from, even, lane);
+    } else {
+        copy_piece<u8>(to, from, even, lane);
+    }
+    copy_piece<u8>(to + even, from + even, nbytes - even, lane);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads) zh_list(const Entry* entries, u64 count) {
+    __shared__ Entry held[kHeld];
+    const u64 batch = min((count + gridDim.x - 1) / gridDim.x, static_cast<u64>(kHeld)); // short lists are for all, too
+    for (u64 start = blockIdx.x * batch; start < count; start += gridDim.x * batch) {
+        const u32 here = static_cast<u32>(min(count - start, batch));
+        if (threadIdx.x < here) {
+            held[threadIdx.x] = entries[start + threadIdx.x];
+        }
+        __syncthreads();
+        for (u32 i = threadIdx.x / kWarp; i < here; i += kWarps) {
+            copy_entry(held[i], threadIdx.x % kWarp);
+        }
+        __syncthreads(); // before the entries are overwritten
+    }
 }

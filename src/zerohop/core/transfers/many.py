@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import NativeError
+from zerohop._native import NativeError, Ranges
 from zerohop.core.memory.access import memory_of, offset_of
 from zerohop.core.memory.register import view_of
 from zerohop.core.memory.remote_buffer import key_of, start_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zerohop.core.transfers.op_group import OperationGroup
 
 _READ_MANY: Final = "read_many"
-# So many bytes fit into any memory; the native call checks each range against the memory itself.
+# So many bytes fit into any memory.
 _ANY_LENGTH: Final = (1 << 63) - 1
 
 
@@ -130,26 +130,13 @@ def _post(
     group: OperationGroup | None,
 ) -> Operation[int]:
     number, native_group = announced(notify, batch.remote, group)
+    # The native call checks each range against the memory itself, and the owner against the whole share.
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
+    ranges = Ranges(local, remote, lengths, 0, _ANY_LENGTH, 0, _ANY_LENGTH)
     engine, code = core.engine, READ if kind == _READ_MANY else WRITE
 
     def post(route: int, nowait: bool) -> int | Op:
-        return engine.post_ranges(
-            route,
-            code,
-            local,
-            remote,
-            lengths,
-            number,
-            deadline,
-            nowait,
-            0,
-            0,
-            _ANY_LENGTH,
-            None,
-            native_group,
-            message,
-        )
+        return engine.post_ranges(route, code, ranges, number, deadline, nowait, None, native_group, message)
 
     room = PLAIN if notify is None else NOTIFIED
     operation = launch(core, kind, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
