@@ -84,6 +84,27 @@ struct PageLists {
     }
 };
 
+// Ranges to move: lengths[i] bytes from from[i] on, to to[i] on.
+struct RangeLists {
+    const Pages& from;
+    const Pages& to;
+    const Pages& lengths;
+
+    void check(size_t source_bytes, size_t target_bytes) const {
+        if (from.size() != lengths.size() || to.size() != lengths.size())
+            throw nb::value_error("three lists of one length are needed");
+        for (size_t i = 0; i < lengths.size(); ++i) {
+            const auto length = static_cast<uint64_t>(lengths.data()[i]);
+            const auto outside = [&](const Pages& offsets, size_t limit) {
+                const auto offset = static_cast<uint64_t>(offsets.data()[i]);
+                return offset > limit || length > limit - offset;
+            };
+            if (outside(from, source_bytes) || outside(to, target_bytes))
+                throw nb::index_error("a range lies outside of its buffer");
+        }
+    }
+};
+
 inline void check_pages(const Pages& pages, size_t page_bytes, size_t limit, const char* what) {
     for (size_t i = 0; i < pages.size(); ++i) {
         const int64_t page = pages.data()[i];

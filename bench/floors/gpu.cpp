@@ -148,7 +148,7 @@ private:
 };
 
 // 2 KiB of a page for each 32 threads in turn, 16 bytes each at a time, four loads under way.
-constexpr const char* kKernel = R"(
+constexpr const char* kKernels = R"(
 extern "C" __global__ void floor_pages(char* dst, const char* src, const unsigned* dst_pages,
                                        const unsigned* src_pages, unsigned long long count,
                                        unsigned long long page_bytes) {
@@ -168,7 +168,51 @@ extern "C" __global__ void floor_pages(char* dst, const char* src, const unsigne
         for (; i < words; i += 32) to[i] = from[i];
     }
 }
+// A range for each 32 threads in turn; offsets and lengths are multiples of 16.
+extern "C" __global__ void floor_ranges(char* dst, const char* src, const long long* to, const long long* from,
+                                        const long long* lengths, unsigned long long count) {
+    const unsigned lane = threadIdx.x % 32;
+    unsigned long long item = (blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x) / 32;
+    for (; item < count; item += gridDim.x * (unsigned long long)blockDim.x / 32) {
+        const long long words = lengths[item] / 16;
+        const int4* in = (const int4*)(src + from[item]);
+        int4* out = (int4*)(dst + to[item]);
+        long long i = lane;
+        for (; i + 96 < words; i += 128) {
+            const int4 a = in[i], b = in[i + 32], c = in[i + 64], d = in[i + 96];
+            out[i] = a, out[i + 32] = b, out[i + 64] = c, out[i + 96] = d;
+        }
+        for (; i < words; i += 32) out[i] = in[i];
+    }
+}
 )";
+
+// A list in memory of a GPU.
+class DeviceList {
+public:
+    DeviceList(const Gpu& gpu, const void* data, size_t nbytes) {
+        check(api_.alloc(&address_, nbytes), "cuMemAlloc");
+        gpu.copy(address_, reinterpret_cast<Address>(data), nbytes);
+        gpu.synchronize();
+    }
+    ~DeviceList() { api_.free(address_); }
+    DeviceList(const DeviceList&) = delete;
+    DeviceList& operator=(const DeviceList&) = delete;
+
+    [[nodiscard]] Address address() const { return address_; }
+
+private:
+    const Driver& api_ = driver();
+    Address address_ = 0;
+};
+
+void* kernel_of(const nb::bytes& image, const char* name) {
+    void* module = nullptr;
+    void* kernel = nullptr;
+    check(driver().module_load(&module, image.c_str()), "cuModuleLoadData");
+    check(driver().module_function(&kernel, module, name), "cuModuleGetFunction");
+    return kernel;
+}
 
 // From memory of one GPU into memory of another, or of the same one. "pull": by the one that it goes to.
 class GpuCopies {
@@ -231,24 +275,18 @@ public:
             throw nb::value_error("two page lists of one length, one batch or more, and pages of 16-byte words");
         const Gpu& mover = pull ? to_ : from_;
         const Current current = mover.enter();
-        void* module = nullptr;
-        void* kernel = nullptr;
-        check(driver().module_load(&module, image.c_str()), "cuModuleLoadData");
-        check(driver().module_function(&kernel, module, "floor_pages"), "cuModuleGetFunction");
+        void* const kernel = kernel_of(image, "floor_pages");
         const size_t count = source_pages.size();
         std::vector<uint32_t> numbers(2 * count);
         std::copy_n(source_pages.data(), count, numbers.begin());
         std::copy_n(target_pages.data(), count, numbers.begin() + static_cast<std::ptrdiff_t>(count));
-        Address lists = 0;
-        check(driver().alloc(&lists, numbers.size() * sizeof(uint32_t)), "cuMemAlloc");
-        mover.copy(lists, reinterpret_cast<Address>(numbers.data()), numbers.size() * sizeof(uint32_t));
-        mover.synchronize();
-        Samples samples = timed(rounds, mover, [&](size_t round) {
+        const DeviceList lists(mover, numbers.data(), numbers.size() * sizeof(uint32_t));
+        return timed(rounds, mover, [&](size_t round) {
             const size_t first = round % (count / batch) * batch;
             Address dst = to_.memory();
             Address src = from_.memory();
-            Address dst_list = lists + (count + first) * sizeof(uint32_t);
-            Address src_list = lists + first * sizeof(uint32_t);
+            Address dst_list = lists.address() + (count + first) * sizeof(uint32_t);
+            Address src_list = lists.address() + first * sizeof(uint32_t);
             uint64_t of = batch;
             uint64_t each = page_bytes;
             std::array<void*, 6> arguments{&dst, &src, &dst_list, &src_list, &of, &each};
@@ -256,8 +294,30 @@ public:
                   "cuLaunchKernel");
             mover.synchronize();
         });
-        driver().free(lists);
-        return samples;
+    }
+
+    Samples ranges(const nb::bytes& image, const Pages& from, const Pages& to, const Pages& lengths, size_t rounds,
+                   bool pull, unsigned blocks) const {
+        RangeLists{from, to, lengths}.check(nbytes_, nbytes_);
+        const Gpu& mover = pull ? to_ : from_;
+        const Current current = mover.enter();
+        void* const kernel = kernel_of(image, "floor_ranges");
+        const size_t list_bytes = lengths.size() * sizeof(int64_t);
+        const DeviceList source_list(mover, from.data(), list_bytes);
+        const DeviceList target_list(mover, to.data(), list_bytes);
+        const DeviceList length_list(mover, lengths.data(), list_bytes);
+        return timed(rounds, mover, [&](size_t /*round*/) {
+            Address dst = to_.memory();
+            Address src = from_.memory();
+            Address to_there = target_list.address();
+            Address from_here = source_list.address();
+            Address each = length_list.address();
+            uint64_t count = lengths.size();
+            std::array<void*, 6> arguments{&dst, &src, &to_there, &from_here, &each, &count};
+            check(driver().launch(kernel, blocks, 1, 1, kThreads, 1, 1, 0, mover.stream(), arguments.data(), nullptr),
+                  "cuLaunchKernel");
+            mover.synchronize();
+        });
     }
 
 private:
@@ -323,7 +383,7 @@ Samples copy_all_pairs(int gpus, size_t nbytes, size_t rounds) {
 } // namespace
 
 void bind_gpu(nb::module_& m) {
-    m.attr("PAGES_KERNEL") = kKernel;
+    m.attr("KERNELS") = kKernels;
     nb::class_<GpuCopies>(m, "GpuCopies", "Copies between memory of two GPUs of this process.")
         .def(nb::init<int, int, size_t>(), nb::arg("source"), nb::arg("target"), nb::arg("nbytes"))
         .def("fill", &GpuCopies::fill, nb::arg("source"), "Fills the source, and clears the target.")
@@ -334,7 +394,11 @@ void bind_gpu(nb::module_& m) {
              "A copy and a word that the stream writes, until the host sees it; nanoseconds of each round.")
         .def("pages", &GpuCopies::pages, nb::arg("image"), nb::arg("source_pages"), nb::arg("target_pages"),
              nb::arg("page_bytes"), nb::arg("batch"), nb::arg("rounds"), nb::arg("pull"), nb::arg("blocks"),
-             "One kernel per round, compiled from PAGES_KERNEL; nanoseconds of each round.");
+             "One kernel per round, compiled from KERNELS; nanoseconds of each round.")
+        .def("ranges", &GpuCopies::ranges, nb::arg("image"), nb::arg("source_offsets"), nb::arg("target_offsets"),
+             nb::arg("lengths"), nb::arg("rounds"), nb::arg("pull"), nb::arg("blocks"),
+             "One kernel per round, compiled from KERNELS; nanoseconds of each round. Offsets and lengths are "
+             "multiples of 16.");
     m.def("copy_all_pairs", &copy_all_pairs, nb::arg("gpus"), nb::arg("nbytes"), nb::arg("rounds"),
           "Every GPU copies to every other one at once; nanoseconds of each round.");
 }

@@ -51,6 +51,19 @@ public:
         return timed_pages({shared_pages, target_pages, page_bytes, batch}, rounds, target.data(), mapping_.data());
     }
 
+    Samples write_ranges(const ConstBytes& source, const Pages& from, const Pages& to, const Pages& lengths,
+                         size_t rounds) {
+        const RangeLists lists{from, to, lengths};
+        lists.check(source.size(), mapping_.size());
+        return timed_ranges(lists, rounds, mapping_.data(), source.data());
+    }
+
+    Samples read_ranges(const Bytes& target, const Pages& from, const Pages& to, const Pages& lengths, size_t rounds) {
+        const RangeLists lists{from, to, lengths};
+        lists.check(mapping_.size(), target.size());
+        return timed_ranges(lists, rounds, target.data(), mapping_.data());
+    }
+
 private:
     void require_fits(size_t nbytes) const {
         if (nbytes > mapping_.size())
@@ -66,6 +79,20 @@ private:
             lists.each(round, [&](size_t from, size_t to) { std::memcpy(into + to, out_of + from, lists.page_bytes); });
             asm volatile("" ::: "memory");
             samples[round] = now_ns() - start;
+        }
+        return samples;
+    }
+
+    static Samples timed_ranges(const RangeLists& lists, size_t rounds, uint8_t* into, const uint8_t* out_of) {
+        Samples samples(rounds);
+        const nb::gil_scoped_release released;
+        for (int64_t& sample : samples) {
+            const int64_t start = now_ns();
+            for (size_t i = 0; i < lists.lengths.size(); ++i)
+                std::memcpy(into + lists.to.data()[i], out_of + lists.from.data()[i],
+                            static_cast<size_t>(lists.lengths.data()[i]));
+            asm volatile("" ::: "memory");
+            sample = now_ns() - start;
         }
         return samples;
     }
@@ -87,7 +114,13 @@ void bind_shared_copy(nb::module_& m) {
              "One memcpy per page; nanoseconds of each round. Round r moves batch r modulo the number of batches.")
         .def("read_pages", &SharedCopy::read_pages, nb::arg("target"), nb::arg("shared_pages"), nb::arg("target_pages"),
              nb::arg("page_bytes"), nb::arg("batch"), nb::arg("rounds"),
-             "One memcpy per page; nanoseconds of each round. Round r moves batch r modulo the number of batches.");
+             "One memcpy per page; nanoseconds of each round. Round r moves batch r modulo the number of batches.")
+        .def("write_ranges", &SharedCopy::write_ranges, nb::arg("source"), nb::arg("source_offsets"),
+             nb::arg("shared_offsets"), nb::arg("lengths"), nb::arg("rounds"),
+             "One memcpy per range; nanoseconds of each round.")
+        .def("read_ranges", &SharedCopy::read_ranges, nb::arg("target"), nb::arg("shared_offsets"),
+             nb::arg("target_offsets"), nb::arg("lengths"), nb::arg("rounds"),
+             "One memcpy per range; nanoseconds of each round.");
 }
 
 } // namespace floors

@@ -31,6 +31,22 @@ class SharedCopy:
         batch: int,
         rounds: int,
     ) -> list[int]: ...
+    def write_ranges(
+        self,
+        source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        source_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        shared_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        rounds: int,
+    ) -> list[int]: ...
+    def read_ranges(
+        self,
+        target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        shared_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        target_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        rounds: int,
+    ) -> list[int]: ...
 
 class Flag:
     def __init__(self, fd: int) -> None: ...
@@ -40,7 +56,7 @@ class Flag:
 
 FLAG_BYTES: int = 256
 
-PAGES_KERNEL: str = ...
+KERNELS: str = ...
 
 class GpuCopies:
     def __init__(self, source: int, target: int, nbytes: int) -> None: ...
@@ -57,6 +73,16 @@ class GpuCopies:
         target_pages: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
         page_bytes: int,
         batch: int,
+        rounds: int,
+        pull: bool,
+        blocks: int,
+    ) -> list[int]: ...
+    def ranges(
+        self,
+        image: bytes,
+        source_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        target_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        lengths: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
         rounds: int,
         pull: bool,
         blocks: int,

@@ -80,6 +80,13 @@ def test_page_lists(name: str) -> None:
     assert [row["form"] for row in found] == ["mapped", "ring", "stream"]
 
 
+@pytest.mark.parametrize("name", ["write_list", "read_list"])
+def test_lists_of_ranges(name: str) -> None:
+    found = rows(name)
+    assert [(row["form"], row["batch"]) for row in found] == [("mapped", 5000), ("ring", 500), ("stream", 500)]
+    assert found[0]["floor"] == "memcpy per range"
+
+
 def test_views_of_one_allocation() -> None:
     (row,) = rows("views", "--bytes", "64", "--batch", 300)
     assert (row["batch"], row["form"], row["path"].split()[:2]) == (300, "mapped", ["shm", "(mapped)"])

@@ -18,12 +18,12 @@ from support.buffers import GPUS
 from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
-from zerohop.cli.bench.floors import GpuFloors, page_kernel
+from zerohop.cli.bench.floors import GpuFloors, copy_kernels
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import SEED_US, Case, Row
 from zerohop.cli.bench.targets import GPU_TARGETS, judge
-from zerohop.cli.payload import PageLists
+from zerohop.cli.payload import PageLists, mixed_ranges
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -188,8 +188,9 @@ class TestOnGpus:
         found = measured(tmp_path, *names, "--bytes", "8,8Ki,1Mi")
         # Two processes that take turns on one GPU have none for what goes there and back.
         assert all(each.floor_p50_us for each in found if each.name != "write_notify" or each.src != each.dst)
-        found += measured(tmp_path, "write_pages", "read_pages", "--bytes", "1Ki", "--batch", "64")
-        assert {each.name for each in found} == {*names, "write_pages", "read_pages"}
+        lists = ("write_pages", "read_pages", "write_list", "read_list")
+        found += measured(tmp_path, *lists, "--bytes", "1Ki", "--batch", "64")
+        assert {each.name for each in found} == {*names, *lists}
         assert all(each.verified for each in found)
         assert {(each.provider, each.form) for each in found} == {("p2p", "peer")}
 
@@ -207,6 +208,7 @@ class TestOnGpus:
         image = kernel_image()
         pages = np.random.default_rng().permutation(64).astype(np.int64)
         assert len(floors.pages(image, source, PageLists(pages, pages[::-1].copy(), 4096, 16), 5)) == 5
+        assert len(floors.ranges(image, source, mixed_ranges(500, 2048), 5)) == 5
 
     def test_all_at_once(self) -> None:
         assert len(_floors.copy_all_pairs(min(GPUS, 2), MI, 3)) == 3
@@ -230,6 +232,6 @@ def kernel_image() -> bytes:
     import torch
 
     major, minor = torch.cuda.get_device_capability(0)
-    image, why = page_kernel(major * 10 + minor)
+    image, why = copy_kernels(major * 10 + minor)
     assert image is not None, why
     return image

@@ -60,7 +60,7 @@ def test_plan_keeps_to_what_was_asked() -> None:
         ("tcp", "host", "sim", "staged"),
     }
     assert {case.name for case in plan(Request(providers=("shm",)))} == {
-        *("write", "read", "write_notify", "write_pages", "read_pages", "views"),
+        *("write", "read", "write_notify", "write_pages", "read_pages", "write_list", "read_list", "views"),
         *("transport_write", "transport_read", "transport_write_many"),
     }
 

@@ -13,7 +13,7 @@ import pytest
 
 from support.patience import PATIENCE_S
 from zerohop import _floors
-from zerohop.cli.payload import PageLists, random_bytes
+from zerohop.cli.payload import PageLists, mixed_ranges, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +67,20 @@ def test_copied_pages_go_where_the_lists_say(memory: int) -> None:
     back = np.zeros_like(source)
     copy.read_pages(back, there, here, 1000, 16, 4)
     assert np.array_equal(back, source)
+
+
+def test_copied_ranges_go_where_the_lists_say(memory: int) -> None:
+    ranges = mixed_ranges(100, 496)
+    source = random_bytes(2, 100 * 496)
+    copy = _floors.SharedCopy(memory, RING_BYTES)
+    copy.write_ranges(source, *ranges, 2)
+    assert np.array_equal(content(memory)[: source.size], ranges.placed(source))
+    back = np.zeros_like(source)
+    copy.read_ranges(back, ranges.there, ranges.here, ranges.lengths, 2)
+    assert np.array_equal(back, source)
+    outside = ranges.there + RING_BYTES
+    with pytest.raises(IndexError):
+        copy.write_ranges(source, ranges.here, outside, ranges.lengths, 1)
 
 
 def test_pages_outside_are_refused(memory: int) -> None:

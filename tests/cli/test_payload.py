@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zerohop.cli.payload import BLOCK_BYTES, block_digests, digest, locate_difference, random_bytes
+from zerohop.cli.payload import BLOCK_BYTES, block_digests, digest, locate_difference, mixed_ranges, random_bytes
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 7, 8, 9, 1 << 20])
@@ -17,6 +17,21 @@ def test_payload_is_random_and_the_same_for_the_same_seed(nbytes: int) -> None:
     if nbytes > 100:
         assert not np.array_equal(data, random_bytes(6, nbytes))
         assert np.bincount(data, minlength=256).min() > 0.9 * nbytes / 256
+
+
+def test_mixed_ranges_fill_both_sides() -> None:
+    ranges = mixed_ranges(20_000, 7680)
+    assert ranges.lengths.sum() == 20_000 * 7680
+    assert 16 <= ranges.lengths.min() < 64 < 60_000 < ranges.lengths.max() < 70_000
+    for offsets in (ranges.here, ranges.there):
+        order = np.argsort(offsets)
+        assert np.array_equal(offsets[order], np.cumsum(ranges.lengths[order]) - ranges.lengths[order])
+    source = random_bytes(1, 20_000 * 7680)
+    placed = ranges.placed(source)
+    assert np.array_equal(np.bincount(placed), np.bincount(source))
+    assert mixed_ranges(3, 48).lengths.sum() == 144
+    with pytest.raises(ValueError, match="ask for longer"):
+        mixed_ranges(100, 8)
 
 
 def locate(mine: bytes, other: bytes, *, mine_is_expected: bool) -> str:

@@ -52,6 +52,41 @@ class PageLists(NamedTuple):
         return target
 
 
+class RangeLists(NamedTuple):
+    """Names ranges to move: `lengths[i]` bytes from `here[i]` of the source on become those from `there[i]` on."""
+
+    here: PageNumbers
+    there: PageNumbers
+    lengths: PageNumbers
+
+    def placed(self, source: Octets) -> Octets:
+        """Return the content of a zeroed buffer after all ranges of `source` were written to it, in order."""
+        target = np.zeros_like(source)
+        for begin, to, nbytes in zip(*(numbers.tolist() for numbers in self), strict=True):
+            target[to : to + nbytes] = source[begin : begin + nbytes]
+        return target
+
+
+def mixed_ranges(count: int, mean: int) -> RangeLists:
+    """Return `count` ranges, `mean` times as many bytes in all, that fill both sides in two random orders.
+
+    Their lengths are multiples of 16, if `mean` is one: as many below 64 bytes as between 1 and 4 KiB. The longest has
+    about eight times the mean.
+    """
+    rng = np.random.default_rng(mean)
+    raw = 2 ** rng.uniform(4, np.log2(8 * mean), count)
+    lengths = 16 * np.maximum(1, np.rint(raw * (mean * count / raw.sum()) / 16)).astype(np.int64)
+    # The longest takes up what the rounding left.
+    lengths[lengths.argmax()] += mean * count - int(lengths.sum())
+    if lengths.min() <= 0:
+        raise ValueError(f"{count} ranges cannot have a mean of {mean} bytes; ask for longer ones")
+    here, there = (np.zeros(count, np.int64) for _ in range(2))
+    for offsets in (here, there):
+        order = rng.permutation(count)
+        offsets[order[1:]] = np.cumsum(lengths[order])[:-1]
+    return RangeLists(here, there, lengths)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Describes where received bytes differ from the expected ones.

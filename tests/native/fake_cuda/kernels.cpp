@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ bool on_device(uint64_t address) {
     return found != state().ranges.end() && found->second.device >= 0;
 }
 
-enum class Form : uint8_t { pages, ranges, list };
+enum class Form : uint8_t { pages, ranges, list, floor_ranges };
 
 struct Kernel {
     Form form;
@@ -62,6 +63,38 @@ int copy_list(Stream& stream, const zerohop::accel::CopySegment* entries, uint64
     return kSuccess;
 }
 
+// Reads the numbers of a list: if they are on a device, waits for a copy of them, which the library itself never needs.
+template <class T> std::vector<T> numbers_at(uint64_t address, size_t count, Stream& stream) {
+    const auto* const list = reinterpret_cast<const T*>(address);
+    if (!on_device(address)) {
+        return std::vector<T>(list, list + count);
+    }
+    std::vector<T> numbers(count);
+    (void)find(address, count * sizeof(T), stream);
+    const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), address, count * sizeof(T)};
+    wait_for(*stream.stream->copy({&all, 1}));
+    return numbers;
+}
+
+// The kernel of bench/floors: (dst, src, dst_offsets, src_offsets, lengths, count).
+template <class Argument> int copy_floor_ranges(Stream& stream, Argument&& argument) {
+    const auto count = static_cast<size_t>(argument(5));
+    const std::vector<uint64_t> to = numbers_at<uint64_t>(argument(2), count, stream);
+    const std::vector<uint64_t> from = numbers_at<uint64_t>(argument(3), count, stream);
+    const std::vector<uint64_t> lengths = numbers_at<uint64_t>(argument(4), count, stream);
+    std::vector<zerohop::accel::CopySegment> segments;
+    for (size_t i = 0; i < count; ++i) {
+        uint64_t dst = argument(0) + to[i];
+        uint64_t src = argument(1) + from[i];
+        if (!find(dst, lengths[i], stream) || !find(src, lengths[i], stream)) {
+            return kInvalidValue;
+        }
+        segments.push_back({dst, src, lengths[i] / 16 * 16});
+    }
+    stream.last = stream.stream->copy(segments);
+    return kSuccess;
+}
+
 } // namespace
 
 FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
@@ -87,8 +120,11 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
         {{Form::pages, 16}, {Form::pages, 8}, {Form::pages, 4}, {Form::pages, 2}, {Form::pages, 1}}};
     static Kernel ranges{Form::ranges, 0};
     static Kernel list{Form::list, 0};
-    if (std::string(name) == "zh_ranges" || std::string(name) == "zh_list") {
-        *function = std::string(name) == "zh_list" ? &list : &ranges;
+    static Kernel floor_ranges{Form::floor_ranges, 0};
+    const std::map<std::string, Kernel*> others{
+        {"zh_ranges", &ranges}, {"zh_list", &list}, {"floor_ranges", &floor_ranges}};
+    if (const auto other = others.find(name); other != others.end()) {
+        *function = other->second;
         return kSuccess;
     }
     for (Kernel& kernel : kernels) {
@@ -123,23 +159,16 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsig
     if (static_cast<Kernel*>(function)->form == Form::list) {
         return copy_list(*found, reinterpret_cast<const zerohop::accel::CopySegment*>(argument(0)), argument(1));
     }
+    if (static_cast<Kernel*>(function)->form == Form::floor_ranges) {
+        return copy_floor_ranges(*found, argument);
+    }
     const uint64_t width = static_cast<Kernel*>(function)->width;
     if ((argument(0) | argument(1) | argument(5)) % width != 0) {
         return kInvalidValue; // a real kernel would read and write misaligned addresses
     }
     const auto count = static_cast<size_t>(argument(4));
     const auto pages = [&](size_t i) {
-        const auto* const list = reinterpret_cast<const uint32_t*>(argument(i));
-        if (!on_device(argument(i))) {
-            return std::vector<uint64_t>(list, list + count);
-        }
-        // Waits for page numbers that the processor cannot read; the library itself never has its numbers there.
-        std::vector<uint32_t> numbers(count);
-        uint64_t list_here = argument(i);
-        (void)find(list_here, count * sizeof(uint32_t), *found);
-        const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), list_here,
-                                              count * sizeof(uint32_t)};
-        wait_for(*found->stream->copy({&all, 1}));
+        const std::vector<uint32_t> numbers = numbers_at<uint32_t>(argument(i), count, *found);
         return std::vector<uint64_t>(numbers.begin(), numbers.end());
     };
     const std::vector<uint64_t> dst = pages(2);

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop._floors import FLAG_BYTES, PAGES_KERNEL, Flag, GpuCopies, Ring, SharedCopy, socket_ping, socket_send
-from zerohop.cli.payload import Octets, PageLists, digest
+from zerohop._floors import FLAG_BYTES, KERNELS, Flag, GpuCopies, Ring, SharedCopy, socket_ping, socket_send
+from zerohop.cli.payload import Octets, PageLists, RangeLists, digest
 from zerohop.core import kernels
 
 if TYPE_CHECKING:
@@ -84,23 +84,34 @@ class Floors:
             self._copy = (nbytes, SharedCopy(self._fds.shared, nbytes))
         return self._copy[1]
 
-    def copy_in(self, source: Octets, rounds: int, pages: PageLists | None = None) -> list[int]:
-        """Copy (memcpy) into a mapping that the other process reads back and digests; each of `pages` by one memcpy."""
+    def copy_in(self, source: Octets, rounds: int, pages: PageLists | RangeLists | None = None) -> list[int]:
+        """Copy (memcpy) into a mapping that the other process reads back and digests.
+
+        Each of `pages`, which may be ranges, is one memcpy.
+        """
         copy = self._shared_copy(source.size)
+        if pages is not None:
+            copy.write(np.zeros_like(source), 1)
         if pages is None:
             times = copy.write(source, rounds)
+        elif isinstance(pages, RangeLists):
+            times = copy.write_ranges(source, *pages, rounds)
         else:
-            copy.write(np.zeros_like(source), 1)
             times = copy.write_pages(source, *pages, rounds)
         self._check("floor_shared_digest", source, pages)
         return times
 
-    def copy_out(self, source: Octets, rounds: int, pages: PageLists | None = None) -> list[int]:
-        """Copy (memcpy) out of a mapping that holds `source`; each of `pages` by one memcpy."""
+    def copy_out(self, source: Octets, rounds: int, pages: PageLists | RangeLists | None = None) -> list[int]:
+        """Copy (memcpy) out of a mapping that holds `source`; each of `pages`, which may be ranges, by one memcpy."""
         copy = self._shared_copy(source.size)
         copy.write(source, 1)
         target = np.zeros_like(source)
-        times = copy.read(target, rounds) if pages is None else copy.read_pages(target, *pages, rounds)
+        if pages is None:
+            times = copy.read(target, rounds)
+        elif isinstance(pages, RangeLists):
+            times = copy.read_ranges(target, *pages, rounds)
+        else:
+            times = copy.read_pages(target, *pages, rounds)
         if not np.array_equal(target, source if pages is None else pages.placed(source)):
             raise FloorBroken(
                 f"memcpy{'' if pages is None else ' of pages'} out of a shared mapping delivered wrong bytes"
@@ -165,7 +176,7 @@ class Floors:
         self._check("floor_target_digest", source)
         return times
 
-    def _check(self, command: str, source: Octets, pages: PageLists | None = None) -> None:
+    def _check(self, command: str, source: Octets, pages: PageLists | RangeLists | None = None) -> None:
         self._peer.begin(command, nbytes=source.size)
         # Computed while the other process digests its bytes.
         wanted = digest(source if pages is None else pages.placed(source))
@@ -262,12 +273,27 @@ class GpuFloors:
             return self._copies.pages(image, *lists, count, self._pull, blocks)
 
         self._copies.fill(source)
+        times = run(max(rounds, len(lists.here) // lists.batch), self._fastest_grid(run))
+        self._check(lists.placed(source))
+        return times
+
+    def ranges(self, image: bytes, source: Octets, lists: RangeLists, rounds: int) -> list[int]:
+        """Run one kernel for the whole list of ranges, which lies on the GPU; with the fastest of three grids."""
+
+        def run(count: int, blocks: int) -> list[int]:
+            return self._copies.ranges(image, *lists, count, self._pull, blocks)
+
+        self._copies.fill(source)
+        times = run(rounds, self._fastest_grid(run))
+        self._check(lists.placed(source))
+        return times
+
+    def _fastest_grid(self, run: Callable[[int, int], list[int]]) -> int:
+        """Return the number of blocks for a kernel, which is found at its first use."""
         if not self._blocks:
             run(_TRIES, _GRIDS[0])  # the first launch loads the kernel
             self._blocks = min(_GRIDS, key=lambda blocks: sorted(run(_TRIES, blocks))[_TRIES // 2])
-        times = run(max(rounds, len(lists.here) // lists.batch), self._blocks)
-        self._check(lists.placed(source))
-        return times
+        return self._blocks
 
     def _check(self, expected: Octets) -> None:
         found = np.zeros_like(expected)
@@ -276,9 +302,9 @@ class GpuFloors:
             raise FloorBroken("a copy between GPUs delivered wrong bytes")
 
 
-def page_kernel(capability: int) -> tuple[bytes | None, str]:
-    """Return the floor's kernel, compiled for a device of that compute capability; else None and the reason."""
-    return kernels.compiled(PAGES_KERNEL, capability)
+def copy_kernels(capability: int) -> tuple[bytes | None, str]:
+    """Return the floors' kernels, compiled for a device of that compute capability; else None and the reason."""
+    return kernels.compiled(KERNELS, capability)
 
 
 def transfer_floor(

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.report import describe_case
-from zerohop.cli.bench.rows import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TLS, TOGETHER, Case, is_gpu
+from zerohop.cli.bench.rows import (
+    LIST,
+    PAGES,
+    RANGE_BYTES,
+    RANGES,
+    SEED_SIZES,
+    TENSOR_BYTES,
+    TLS,
+    TOGETHER,
+    Case,
+    is_gpu,
+)
 from zerohop.config import protection
 from zerohop.core.lanes.path_choice import PEER
 
@@ -19,7 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES: Final = (
-    *("write", "read", "write_notify", "write_pages", "read_pages", "register", "views", "idle", "import"),
+    *("write", "read", "write_notify", "write_pages", "read_pages", "write_list", "read_list"),
+    *("register", "views", "idle", "import"),
     *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
@@ -38,6 +50,8 @@ _SIM_DEVICES: Final = 64  # a Context can have this many
 _SMALL_WRITE: Final = 8 * _KI
 _SMALL: Final = 64  # up to this size it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
+_LISTS: Final = ("write_list", "read_list")
+_FEW_RANGES: Final = 5000  # of a quick run
 _GPU_PAGE_SIZES: Final = (1 * _KI, 4 * _KI, 16 * _KI, 64 * _KI)
 ALL_GPUS: Final = "cuda:*"
 _EXPANDABLE: Final = "expandable"
@@ -154,6 +168,8 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
         cases = [replace(views, bytes=nbytes, batch=count) for nbytes in sizes or (4 * _KI,) for count in counts]
     elif name.startswith(TRANSPORT):
         cases = _transport_cases(name, sizes, request)
+    elif name in _LISTS:
+        cases = _range_lists(name, sizes, _FEW_RANGES if request.quick else RANGES)
     else:
         cases = _page_lists(name, sizes)
     return [
@@ -229,6 +245,15 @@ def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
     ]
 
 
+def _range_lists(name: str, sizes: tuple[int, ...] | None, count: int) -> list[Case]:
+    return [
+        # A tenth is enough where it takes much longer, and its floor knows nothing of ranges.
+        Case(name, provider, "host", "host", nbytes, batch=count if form == "mapped" else count // 10, form=form)
+        for nbytes in sizes or (RANGE_BYTES,)
+        for provider, form in _BETWEEN_HOSTS
+    ]
+
+
 def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> Iterable[Case]:
     """Return the cases of one name between two places, at least one of which is a GPU."""
     if name in ("write", "read"):
@@ -237,6 +262,8 @@ def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, bat
         pages = Case(name, "p2p", src, dst, batch=batch or PAGES)
         cases = [replace(pages, bytes=nbytes) for nbytes in sizes or _GPU_PAGE_SIZES]
         return cases + [replace(case, mode=_EXPANDABLE) for case in cases if _has_torch() and _both(src, dst)]
+    if name in _LISTS:
+        return [Case(name, "p2p", src, dst, nbytes, batch or RANGES) for nbytes in sizes or (RANGE_BYTES,)]
     if name == "write_notify":
         note = Case(name, "p2p", src, dst, mode="result")
         notes = [replace(note, bytes=nbytes) for nbytes in sizes or (8 * _KI,)]

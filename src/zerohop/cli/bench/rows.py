@@ -42,6 +42,9 @@ TOGETHER: Final = 1000
 LIST: Final = 10_000
 TENSOR_BYTES: Final = 200_000
 PAGES: Final = 4096
+# Ranges of one list and their mean length, of which the longest have 64 KiB.
+RANGES: Final = 120_000
+RANGE_BYTES: Final = 7680
 TLS: Final = "tls"
 _OBJECTS_BYTES: Final = 512
 
@@ -60,8 +63,8 @@ class Case:
         provider: one of `plan.PROVIDERS`, or None if no transfer is measured.
         src: place of the source: "host", "sim" or "sim:1", or a GPU such as "cuda:0".
         dst: place of the target.
-        bytes: size of one operation, or of one page.
-        batch: operations in flight, or pages in one operation.
+        bytes: size of one operation, or of one page; of ranges, their mean.
+        batch: operations in flight, or pages or ranges in one operation.
         form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
@@ -84,7 +87,7 @@ class Case:
     @property
     def reads(self) -> bool:
         """Tell whether the bytes come to the process that asks for them."""
-        return self.name in ("read", "read_pages", "transport_read")
+        return self.name in ("read", "read_pages", "read_list", "transport_read")
 
     @property
     def on_gpu(self) -> bool:

@@ -171,6 +171,8 @@ _MEASURES: Final[Mapping[str, Callable[[Session, Case], Row]]] = {
     "write_notify": notify.measure_notify,
     "write_pages": transfers.measure_pages,
     "read_pages": transfers.measure_pages,
+    "write_list": transfers.measure_list,
+    "read_list": transfers.measure_list,
     "register": local.measure_register,
     "views": transfers.measure_views,
     "idle": local.measure_idle,

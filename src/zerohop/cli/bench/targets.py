@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.rows import LIST, PAGES, SEED_US, TENSOR_BYTES, TOGETHER
+from zerohop.cli.bench.rows import LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER
 from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ TARGETS: Final = (
     Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="ring"), min_of_floor=0.7),
     Target(_target("write_pages", "shm", bytes=1024, batch=256, form="mapped"), min_gbps=8),
     Target(_target("write_pages", "shm", bytes=1024, batch=256, form="ring"), min_of_floor=0.9),
+    *(
+        Target(_target(name, "shm", batch=RANGES, form="mapped"), min_of_floor=0.8)
+        for name in ("write_list", "read_list")
+    ),
     Target(_target("write", "tcp", bytes=8, batch=1, mode=None), max_times_floor=1.2),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
@@ -127,6 +131,7 @@ GPU_TARGETS: Final = (
     Target(_row("write_notify", bytes=8 * _KI, mode="result"), max_us=12),
     Target(_row("write_pages", bytes=16 * _KI, batch=PAGES), min_of_floor=0.9),
     Target(_row("write_pages", bytes=1 * _KI, batch=PAGES), max_us=45),
+    *(Target(_row(name, batch=RANGES), min_of_floor=0.8) for name in ("write_list", "read_list")),
     *(_expandable(name, nbytes) for name in ("write", "read") for nbytes in (8 * _KI, 256 * _MI)),
     _expandable("write_notify", 8 * _KI, mode="result"),
     *(_expandable("write_pages", nbytes, PAGES) for nbytes in (1 * _KI, 16 * _KI)),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 import zerohop
-from zerohop.cli.bench.floors import MOST, GpuFloors, page_kernel, transfer_floor
+from zerohop.cli.bench.floors import MOST, GpuFloors, copy_kernels, transfer_floor
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, cut
-from zerohop.cli.payload import Octets, PageLists, random_bytes
+from zerohop.cli.payload import Octets, PageLists, RangeLists, mixed_ranges, random_bytes
 from zerohop.core.transfers.context_transfers import core_of
 
 if TYPE_CHECKING:
@@ -182,35 +182,76 @@ def measure_pages(session: Session, case: Case) -> Row:
     return samples.row(case, floor=floor_name, path=explanation)
 
 
+def measure_list(session: Session, case: Case) -> Row:
+    """Measure one list of ranges of mixed lengths, which the arrays of the caller hold; all of it in every round."""
+    ranges = mixed_ranges(case.batch, case.bytes)
+    total = case.bytes * case.batch
+    samples = Samples()
+    with session.memories(case, total) as (local, remote):
+        context = session.context
+
+        def once(_: int) -> None:
+            if case.reads:
+                context.read_list(remote, local.memory, *ranges).result()
+            else:
+                context.write_list(local.memory, remote, *ranges).result()
+
+        once(0)  # connects
+        explanation = context.explain(local.memory, remote)
+        start = time.perf_counter_ns()
+        once(1)
+        estimate = time.perf_counter_ns() - start
+        floor_name, floor = page_floor(session, case, ranges, total)
+        for round_number in range(session.effort.rounds):
+            payload = random_bytes(round_number, total)
+            count = session.effort.repetitions(estimate, 1)
+            samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
+            if case.reads:
+                session.fill_remote(round_number, total)
+                local.put(np.zeros(total, np.uint8))
+            else:
+                local.put(payload)
+                session.peer.call("clear")
+            once(0)
+            for index in range(count):
+                samples.measure(once, index)
+            expected = ranges.placed(payload)
+            samples.verified &= local.holds(expected) if case.reads else session.arrived(expected)
+    return samples.row(case, floor=floor_name, path=explanation)
+
+
 def page_floor(
-    session: Session, case: Case, pages: PageLists, span: int
+    session: Session, case: Case, pages: PageLists | RangeLists, span: int
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
-    """Return the floor of a case that moves lists of `batch` pages: its name, and its measurement (source, lists).
+    """Return the floor of a case that moves lists of pages or ranges: its name, and its measurement (source, lists).
 
     Both are None if there is no floor: between host memory and a GPU, or for pages on GPUs of no multiple of 16 bytes.
     """
     floors, whole = session.floors, case.bytes * case.batch
     if case.provider == "p2p" and case.on_gpu:
-        image = _page_kernel(session, case)
+        image = _copy_kernels(session, case)
         if image is None:
             return None, None
         copies = GpuFloors(case, span)
+        if isinstance(pages, RangeLists):
+            return "C++ kernel", lambda payload, n: copies.ranges(image, payload, pages, n)
         return "C++ kernel", lambda payload, n: copies.pages(image, payload, pages, n)
     if case.form == "mapped" or case.provider == "p2p":
         copy = floors.copy_out if case.reads else floors.copy_in
-        return "memcpy per page", lambda payload, n: copy(payload, n, pages)
-    if case.form == "ring" and case.bytes <= 1 << 16:
+        name = f"memcpy per {'range' if isinstance(pages, RangeLists) else 'page'}"
+        return name, lambda payload, n: copy(payload, n, pages)
+    if case.form == "ring" and case.bytes <= 1 << 16 and isinstance(pages, PageLists):
         return "C++ ring", lambda payload, n: floors.ring(payload, n, pages)
     if case.form == "ring":
         return "memcpy", lambda payload, n: floors.copy_in(payload[:whole], n)
     return "TCP socket stream", lambda payload, n: floors.tcp_stream(payload[:whole], n)
 
 
-def _page_kernel(session: Session, case: Case) -> bytes | None:
-    """Return the floor's kernel for a case between GPUs; None if there is none for its pages, or for the device."""
+def _copy_kernels(session: Session, case: Case) -> bytes | None:
+    """Return the floors' kernels for a case between GPUs; None if there is none for its lengths, or for the device."""
     if not case.between_gpus or case.bytes % 16:
         return None
     engine = core_of(session.context).engine
     number = next(each["index"] for each in engine.devices() if each["name"] == case.src)
-    image, _ = page_kernel(engine.capability(number))
+    image, _ = copy_kernels(engine.capability(number))
     return image
