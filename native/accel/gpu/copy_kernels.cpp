@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string_view>
 #include <tuple>
 
@@ -19,10 +20,10 @@ constexpr unsigned kBlocksPerProcessor = 2;
 constexpr uint64_t kPartBytes = 8192; // the part of a range for one block
 constexpr uint64_t kMostByKernel = 256 * 1024;
 constexpr uint64_t kEntryBytes = 16 * 1024; // the most that 32 threads copy for one entry of a list
-// The first launch for a list takes one of so many parts of it: the device copies that part for longer than the
-// processor needs to write the rest.
-constexpr size_t kFirstPart = 8;
-constexpr size_t kWorthParts = 8192; // entries from which on the list is launched in parts
+// A long list is launched in parts: the device copies one while the processor writes the next, which has twice as many
+// ranges. The first has one in so many of all.
+constexpr size_t kFirstPart = 32;
+constexpr size_t kWorthParts = 8192; // ranges
 
 // The layout must match copy.cu.
 struct Ranges {
@@ -147,9 +148,13 @@ GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels, s
 }
 
 std::shared_ptr<PinnedList> room_for(const GpuApi& api, const RangeCopy& ranges) {
-    uint64_t entries = ranges.lengths.size();
-    for (const uint64_t nbytes : ranges.lengths) {
-        entries += nbytes > kMostByKernel ? 0 : nbytes / kEntryBytes;
+    const uint64_t count = ranges.lengths.size();
+    uint64_t entries = count + ranges.nbytes / kEntryBytes;
+    if (entries > 2 * count) { // long ranges, of which some need no entries
+        entries =
+            std::accumulate(ranges.lengths.begin(), ranges.lengths.end(), count, [](uint64_t sum, uint64_t nbytes) {
+                return sum + (nbytes > kMostByKernel ? 0 : nbytes / kEntryBytes);
+            });
     }
     return PinnedList::of(api, entries * sizeof(CopySegment));
 }
@@ -171,7 +176,8 @@ GpuResult launch_list(const DeviceState& device, const CopyKernels& kernels, con
         return device.api.launch(kernels.list, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments.data(), nullptr);
     };
     const size_t all = ranges.lengths.size();
-    const size_t first_part = all < kWorthParts ? all : all / kFirstPart;
+    size_t part = all < kWorthParts ? all : all / kFirstPart;
+    size_t part_end = part;
     for (size_t i = 0; i < all && result == 0; ++i) {
         const CopySegment segment = ranges.segment(i);
         if (segment.nbytes > kMostByKernel) {
@@ -181,8 +187,10 @@ GpuResult launch_list(const DeviceState& device, const CopyKernels& kernels, con
                 entries[written++] = {segment.dst + at, segment.src + at, std::min(segment.nbytes - at, kEntryBytes)};
             }
         }
-        if (result == 0 && i + 1 == first_part && written != launched) {
-            result = launch();
+        if (i + 1 == part_end) {
+            part *= 2;
+            part_end += part;
+            result = result == 0 && written != launched ? launch() : result;
         }
     }
     return result == 0 && written != launched ? launch() : result;

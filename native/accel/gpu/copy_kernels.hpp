@@ -36,8 +36,8 @@ struct CopyKernels {
                                       std::span<const CopySegment> segments, void* stream);
 // Returns pinned memory for launch_list(); null if there is none. A context must be current.
 [[nodiscard]] std::shared_ptr<PinnedList> room_for(const GpuApi& api, const RangeCopy& ranges);
-// Copies a list of any length with two launches, of which the first runs while the rest of the list is being written to
-// `room`; large ranges go to the copy engine. A context must be current.
+// Copies a list of any length with a few launches, of which the first run while the rest of the list is being written
+// to `room`; large ranges go to the copy engine. A context must be current.
 [[nodiscard]] GpuResult launch_list(const DeviceState& device, const CopyKernels& kernels, const RangeCopy& ranges,
                                     const PinnedList& room, void* stream);
 
