@@ -174,6 +174,8 @@ class Core(PeerCore):
             seconds = seconds_of(timeout)
             self.closed = True
             deadline = time.monotonic() + seconds
+            if self.control.descriptors_closed():
+                self.listeners.close()  # by no other thread any more
             try:
                 self.control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
             finally:

@@ -102,7 +102,7 @@ def _fix(where: Address) -> str:
 async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:
     _check_path(path)
     sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="connect")
-    control.sockets.add(sock)
+    control.own(sock)
     try:
         while True:
             try:
@@ -140,7 +140,7 @@ async def open_tcp(
             waits(f"{tried}nobody answers at {where.place} (is that host up, or does a firewall drop the port?)")
         try:
             sock = sockets.new(family, kind, protocol, operation="connect")
-            control.sockets.add(sock)
+            control.own(sock)
             await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), limit)
             if waits is not None:
                 waits("")

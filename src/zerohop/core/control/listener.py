@@ -100,9 +100,9 @@ class Listeners:
         self._enter = enter
         self._accepting = True
         if self._reserve is not None:
-            control.sockets.add(self._reserve)
+            control.own(self._reserve)
         for sock in self._sockets:
-            control.sockets.add(sock)
+            control.own(sock)
             # Each has a room of its own: who comes by the Unix socket is this user.
             control.start(self._accept, sock, WaitingRoom())
 
@@ -124,7 +124,7 @@ class Listeners:
         self._closed = True
         while self._sockets:
             sock = self._sockets.pop()
-            if self._accepting:
+            if self._accepting and sock.fileno() >= 0:
                 # The loop would otherwise take the next socket with this descriptor's number for this one.
                 self._control.loop.remove_reader(sock)
             sock.close()
@@ -171,7 +171,7 @@ class Listeners:
                     self._turn_away(listening)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            self._control.sockets.add(sock)
+            self._control.own(sock)
             who = str(where[0]) if where else "this host"
             room.seat(who, partial(self._control.start, self._receive, sock, who))
 
