@@ -88,11 +88,12 @@ class Listeners:
         control: ControlThread,
         me: Identity,
         admit: Callable[[Hello], None],
-        enter: Callable[[Channel, Hello], Coroutine[Any, Any, None]],
+        enter: Callable[[Channel, Hello, str], Coroutine[Any, Any, None]],
     ) -> None:
         """Begin to accept. On the control thread, ``admit`` may raise Refused and ``enter`` takes over the channel.
 
-        The peer keeps its place until ``enter`` returns, and must go if that is cancelled.
+        The third argument of ``enter`` is the peer's address. The peer keeps its place until ``enter`` returns, and
+        must go if that is cancelled.
         """
         self._control = control
         self._me = me
@@ -104,7 +105,7 @@ class Listeners:
         for sock in self._sockets:
             control.own(sock)
             # Each has a room of its own: who comes by the Unix socket is this user.
-            control.start(self._accept, sock, WaitingRoom())
+            control.start(self._accept, sock, WaitingRoom(control, "do not speak"))
 
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
         """Return a token that works once, and a future for the socket of the peer that sends the token."""
@@ -208,7 +209,7 @@ class Listeners:
                     gate.invited.set_result(channel.detach())
                     channel = None
             else:
-                entering = self._enter(channel, hello)
+                entering = self._enter(channel, hello, who)
                 channel = None
                 # It has proved who it is, and has still to begin the conversation.
                 guest.silent = True
@@ -223,8 +224,6 @@ class Listeners:
             # The peer only checked whether this side exists, or has left again.
             pass
         finally:
-            if guest.dismissed:
-                self._control.warn_once(who, "crowd", "too many peers connect and do not speak; disconnected %s", who)
             if channel is not None:
                 channel.close()
 
