@@ -48,14 +48,27 @@ inline void pause_cpu() {
 #endif
 }
 
+// Runs the handlers of the signals that have come, and throws what they raise. Call it without the GIL, in each wait.
+inline void check_signals() {
+    const nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() != 0)
+        throw nb::python_error();
+}
+
+[[noreturn]] inline void raise_timed_out(const char* what) {
+    throw std::runtime_error(std::string("timed out: ") + what);
+}
+
 // Spins until `ready()` holds. Looks at the clock once in 1024 turns, so that a dead peer ends the wait and the clock
-// stays out of the measurement.
+// stays out of the measurement, and for signals once in 8192.
 template <typename Ready>
 void spin_until(Ready ready, int64_t deadline_ns, const char* what) {
     for (uint32_t turn = 1; !ready(); ++turn) {
         pause_cpu();
         if ((turn & 1023U) == 0 && now_ns() > deadline_ns)
-            throw std::runtime_error(std::string("timed out: ") + what);
+            raise_timed_out(what);
+        if ((turn & 8191U) == 0)
+            check_signals();
     }
 }
 

@@ -9,37 +9,50 @@ namespace floors {
 
 namespace {
 
-void set_timeout(int fd, double seconds) {
-    timeval limit{};
-    limit.tv_sec = static_cast<time_t>(seconds);
-    limit.tv_usec = static_cast<suseconds_t>((seconds - static_cast<double>(limit.tv_sec)) * 1e6);
+// How long a call waits until this side looks for signals: those that come just before it do not interrupt it.
+constexpr suseconds_t kLookUs = 100'000;
+
+void limit_calls(int fd) {
+    const timeval limit{.tv_sec = 0, .tv_usec = kLookUs};
     if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0)
         raise_errno("setsockopt");
 }
 
-void send_all(int fd, const uint8_t* data, size_t nbytes) {
+// Call it when send() or recv() has failed: returns if the call is to be made again. The first failure of a message
+// sets the deadline, so that a message that comes at once reads no clock.
+void go_on_waiting(int64_t& deadline_ns, double timeout, const char* call) {
+    if (errno != EINTR && errno != EAGAIN)
+        raise_errno(call);
+    check_signals();
+    if (deadline_ns == 0)
+        deadline_ns = deadline_after(timeout);
+    else if (now_ns() > deadline_ns)
+        raise_timed_out("the other process is silent");
+}
+
+void send_all(int fd, const uint8_t* data, size_t nbytes, double timeout) {
+    int64_t deadline_ns = 0;
     while (nbytes > 0) {
         const ssize_t sent = send(fd, data, nbytes, MSG_NOSIGNAL);
         if (sent < 0) {
-            if (errno == EINTR)
-                continue;
-            raise_errno("send");
+            go_on_waiting(deadline_ns, timeout, "send");
+            continue;
         }
         data += sent;
         nbytes -= static_cast<size_t>(sent);
     }
 }
 
-void receive_all(int fd, uint8_t* data, size_t nbytes) {
+void receive_all(int fd, uint8_t* data, size_t nbytes, double timeout) {
+    int64_t deadline_ns = 0;
     while (nbytes > 0) {
         const ssize_t got = recv(fd, data, nbytes, 0);
         if (got == 0)
             throw std::runtime_error("the other process closed the socket");
         if (got < 0) {
-            if (errno == EINTR)
-                continue;
-            raise_errno("recv");
+            go_on_waiting(deadline_ns, timeout, "recv");
+            continue;
         }
         data += got;
         nbytes -= static_cast<size_t>(got);
@@ -54,12 +67,12 @@ Samples socket_ping(int fd, const ConstBytes& payload, size_t nbytes, size_t rou
     std::vector<uint8_t> echo(nbytes);
     const size_t messages = payload.size() / nbytes;
     const nb::gil_scoped_release released;
-    set_timeout(fd, timeout);
+    limit_calls(fd);
     for (size_t i = 0; i < rounds; ++i) {
         const uint8_t* message = payload.data() + (i % messages) * nbytes;
         const int64_t start = now_ns();
-        send_all(fd, message, nbytes);
-        receive_all(fd, echo.data(), nbytes);
+        send_all(fd, message, nbytes, timeout);
+        receive_all(fd, echo.data(), nbytes, timeout);
         samples[i] = now_ns() - start;
         if (std::memcmp(echo.data(), message, nbytes) != 0)
             throw std::runtime_error("wrong payload in a socket round trip");
@@ -70,22 +83,22 @@ Samples socket_ping(int fd, const ConstBytes& payload, size_t nbytes, size_t rou
 void socket_pong(int fd, size_t nbytes, size_t rounds, double timeout) {
     std::vector<uint8_t> message(nbytes);
     const nb::gil_scoped_release released;
-    set_timeout(fd, timeout);
+    limit_calls(fd);
     for (size_t i = 0; i < rounds; ++i) {
-        receive_all(fd, message.data(), nbytes);
-        send_all(fd, message.data(), nbytes);
+        receive_all(fd, message.data(), nbytes, timeout);
+        send_all(fd, message.data(), nbytes, timeout);
     }
 }
 
 Samples socket_send(int fd, const ConstBytes& source, size_t rounds, double timeout) {
     Samples samples(rounds);
     const nb::gil_scoped_release released;
-    set_timeout(fd, timeout);
+    limit_calls(fd);
     for (int64_t& sample : samples) {
         uint8_t answer = 0;
         const int64_t start = now_ns();
-        send_all(fd, source.data(), source.size());
-        receive_all(fd, &answer, 1);
+        send_all(fd, source.data(), source.size(), timeout);
+        receive_all(fd, &answer, 1, timeout);
         sample = now_ns() - start;
     }
     return samples;
@@ -93,11 +106,11 @@ Samples socket_send(int fd, const ConstBytes& source, size_t rounds, double time
 
 void socket_receive(int fd, const Bytes& target, size_t rounds, double timeout) {
     const nb::gil_scoped_release released;
-    set_timeout(fd, timeout);
+    limit_calls(fd);
     for (size_t i = 0; i < rounds; ++i) {
         const uint8_t answer = 1;
-        receive_all(fd, target.data(), target.size());
-        send_all(fd, &answer, 1);
+        receive_all(fd, target.data(), target.size(), timeout);
+        send_all(fd, &answer, 1, timeout);
     }
 }
 

@@ -19,10 +19,11 @@ Outcome failed_to_make(int error) {
 }
 
 void Descriptor::reset(int fd) {
-    if (fd_ >= 0) {
+    if (fd_ >= 0 && !lost()) {
         ::close(fd_);
     }
     fd_ = fd;
+    file_ = file_of(fd);
 }
 
 Descriptor Descriptor::made(int fd, const char* what) {
@@ -38,13 +39,21 @@ Descriptor Descriptor::event(const char* what) {
 }
 
 void Descriptor::ring() const {
+    if (lost()) {
+        return;
+    }
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
 }
 
-void Descriptor::drain() const {
+bool Descriptor::drain() const {
     uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
+    return !lost() && read(fd_, &count, sizeof count) > 0;
+}
+
+Descriptor::File Descriptor::file_of(int fd) {
+    struct stat info{};
+    return fd >= 0 && fstat(fd, &info) == 0 ? File{info.st_dev, info.st_ino} : File{};
 }
 
 Descriptor Descriptor::duplicate(int fd) {

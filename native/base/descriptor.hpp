@@ -3,6 +3,7 @@
 
 #include "base/status.hpp"
 
+#include <sys/stat.h>
 #include <utility>
 
 namespace zerohop {
@@ -14,11 +15,13 @@ Outcome failed_to_make(int error);
 class Descriptor {
 public:
     Descriptor() = default;
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    explicit Descriptor(int fd) : fd_(fd), file_(file_of(fd)) {}
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)), file_(other.file_) {}
     Descriptor& operator=(Descriptor&& other) noexcept {
         if (this != &other) {
-            reset(std::exchange(other.fd_, -1));
+            reset();
+            fd_ = std::exchange(other.fd_, -1);
+            file_ = other.file_;
         }
         return *this;
     }
@@ -26,7 +29,11 @@ public:
 
     int get() const { return fd_; }
     explicit operator bool() const { return fd_ >= 0; }
+    // Closes the descriptor, unless it is lost().
     void reset(int fd = -1);
+    // Returns true if the program has closed the descriptor, as os.closerange() does; the number may be that of another
+    // file by now. A file without a name of its own, as an epoll, is not told from another such file.
+    [[nodiscard]] bool lost() const { return !(file_of(fd_) == file_); }
     // Gives the descriptor to the caller, who closes it.
     [[nodiscard]] int release() { return std::exchange(fd_, -1); }
 
@@ -36,12 +43,21 @@ public:
     // Returns an event descriptor, which ring() makes readable until drain(). Throws as made() does.
     [[nodiscard]] static Descriptor event(const char* what = "an event descriptor (eventfd)");
     void ring() const;
-    void drain() const;
+    // Returns true if it had been rung.
+    bool drain() const; // NOLINT(modernize-use-nodiscard): mostly nobody asks
     // Returns a close-on-exec duplicate of a descriptor that the caller keeps. Throws NativeError if none are left.
     [[nodiscard]] static Descriptor duplicate(int fd);
 
 private:
+    struct File {
+        dev_t device = 0;
+        ino_t number = 0;
+        bool operator==(const File&) const = default;
+    };
+    static File file_of(int fd);
+
     int fd_ = -1;
+    File file_;
 };
 
 } // namespace zerohop

@@ -116,6 +116,7 @@ private:
     [[nodiscard]] bool try_polling();
     [[nodiscard]] uint64_t recent_left(uint64_t now) const;
     [[nodiscard]] uint64_t streak_left(uint64_t now);
+    [[nodiscard]] bool sleep_in_pieces(uint64_t limit_ns);
     [[nodiscard]] Nap nap(uint64_t linger_until);
     [[nodiscard]] Kick take_kick(bool rung);
     void take_rings(bool by_peer);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <poll.h>
 #include <pthread.h>
-#include <unistd.h>
 #include <utility>
 
 namespace zerohop {
@@ -61,6 +60,16 @@ uint64_t Poller::streak_left(uint64_t now) {
     return late_.load(std::memory_order_relaxed) < kLate && devices_unarmed() ? recent_left(now) : 0;
 }
 
+// A program that closes descriptors it does not own closes what wakes this thread: it looks for kicks by itself, too.
+bool Poller::sleep_in_pieces(uint64_t limit_ns) {
+    for (; limit_ns > kPieceOfSleep && !kicked_.load(std::memory_order_seq_cst); limit_ns -= kPieceOfSleep) {
+        if (sleep_on(progress_epoll_.get(), kPieceOfSleep)) {
+            return true;
+        }
+    }
+    return sleep_on(progress_epoll_.get(), kicked_.load(std::memory_order_seq_cst) ? 0 : limit_ns);
+}
+
 Poller::Nap Poller::nap(uint64_t linger_until) {
     Nap nap;
     const uint64_t now = now_ns();
@@ -79,7 +88,7 @@ Poller::Nap Poller::nap(uint64_t linger_until) {
         if (callers_.load(std::memory_order_seq_cst) == 0 && left.unarmed) {
             asleep = std::min(asleep, kStreak); // a caller that was here when devices were armed has left
         }
-        nap.rung = sleep_on(progress_epoll_.get(), asleep);
+        nap.rung = sleep_in_pieces(asleep);
         nap.theirs =
             !nap.rung && (asleep == streak || asleep == linger || asleep == pause) && recent_left(now_ns()) != 0;
         sleeps_.fetch_add(1, std::memory_order_relaxed);
@@ -92,8 +101,7 @@ Poller::Kick Poller::take_kick(bool rung) {
     if (!rung && !kicked_.load(std::memory_order_seq_cst)) {
         return Kick::none;
     }
-    uint64_t count = 0;
-    const bool rings = read(kick_fd_.get(), &count, sizeof count) > 0;
+    const bool rings = kick_fd_.drain();
     // After the read, so that this takes no later kick.
     const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
     const bool for_work = work_kicked_.exchange(false, std::memory_order_seq_cst);

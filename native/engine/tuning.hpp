@@ -48,6 +48,8 @@ inline constexpr uint64_t kUnattended = 50 * kMillisecond;
 // A sleep between two such looks. It is shorter because a post counts kUnattended from its own start: a sleep that
 // began during a post of up to the difference is then cut neither by this post nor by the next one.
 inline constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
+// Time after which a sleeping progress thread looks whether its wake-up was lost, which costs no more than the look.
+inline constexpr uint64_t kPieceOfSleep = kSecond;
 // Shorter sleeps than this take longer, so the thread polls instead.
 inline constexpr uint64_t kShortSleep = 20 * kMicrosecond;
 

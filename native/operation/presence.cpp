@@ -58,6 +58,9 @@ Descriptor open_bell(int doorbell) {
 
 // A pipe that is full rings already.
 void ring_bell(const Descriptor& bell) {
+    if (bell.lost()) {
+        return;
+    }
     const char one = 1;
     [[maybe_unused]] const ssize_t written = write(bell.get(), &one, sizeof one);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from zerohop.cli.payload import PageLists, mixed_ranges, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 RING_BYTES = 1 << 20
 # Few: on a processor that both sides share, each of them spins for as long as it may before the other goes on.
@@ -173,3 +175,72 @@ def test_closed_or_silent_socket_ends() -> None:
             _floors.socket_ping(here.fileno(), random_bytes(1, 8), 8, 1, 0.05)
         with pytest.raises((RuntimeError, OSError)):
             _floors.socket_pong(here.fileno(), 8, 1, 1.0)
+
+
+class Interrupted(Exception):
+    """What the signal's handler raises, as that of Ctrl-C does."""
+
+
+@pytest.fixture
+def interrupted_soon() -> Iterator[None]:
+    """Let a signal come while the other side of a floor, which does not exist, is silent."""
+
+    def raise_it(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("interrupted_soon")
+@pytest.mark.parametrize("wait", ["ping", "pong"])
+def test_a_signal_ends_the_wait_for_a_flag(memory: int, wait: str) -> None:
+    with pytest.raises(Interrupted):
+        getattr(_floors.Flag(memory), wait)(1, 1, PATIENCE_S)
+
+
+@pytest.mark.usefixtures("interrupted_soon")
+@pytest.mark.parametrize("nbytes", [8, 2 * RING_BYTES], ids=["for the receiver", "for space"])
+def test_a_signal_ends_the_wait_of_a_sender(memory: int, nbytes: int) -> None:
+    with pytest.raises(Interrupted):
+        _floors.Ring(memory, RING_BYTES).write(random_bytes(1, nbytes), 1, PATIENCE_S)
+
+
+@pytest.mark.usefixtures("interrupted_soon")
+def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
+    with pytest.raises(Interrupted):
+        _floors.Ring(memory, RING_BYTES).receive(np.zeros(8, np.uint8), 8, PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda fd: _floors.socket_ping(fd, random_bytes(1, 8), 8, 1, PATIENCE_S),
+        lambda fd: _floors.socket_pong(fd, 8, 1, PATIENCE_S),
+        lambda fd: _floors.socket_send(fd, random_bytes(1, 8 * RING_BYTES), 1, PATIENCE_S),
+        lambda fd: _floors.socket_receive(fd, np.zeros(8, np.uint8), 1, PATIENCE_S),
+    ],
+    ids=["ping", "pong", "send", "receive"],
+)
+@pytest.mark.usefixtures("interrupted_soon")
+def test_a_signal_ends_the_wait_on_a_socket(wait: Callable[[int], object]) -> None:
+    here, there = socket.socketpair()
+    with here, there, pytest.raises(Interrupted):
+        wait(here.fileno())
+
+
+def test_a_signal_that_another_thread_receives(beside: Callable[..., Any], interrupted_soon: None) -> None:
+    """It interrupts no system call of the wait, as one does not that comes just before the call."""
+    here, there = socket.socketpair()
+    with here, there:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        try:
+            heard = beside(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGALRM})
+            with pytest.raises(Interrupted):
+                _floors.socket_pong(here.fileno(), 8, 1, PATIENCE_S)
+            heard.result()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})

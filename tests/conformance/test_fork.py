@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -216,3 +218,39 @@ def test_a_child_of_a_process_that_makes_remote_keys(world: World) -> None:
         stop.set()
         for thread in threads:
             thread.join(PATIENCE_S)
+
+
+FIRST_CONTEXT = """
+import os, signal, sys, threading, time
+import zerohop as zh
+
+class HeldUp:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1] and not begun.is_set():
+            begun.set()
+            time.sleep(0.5)
+
+begun = threading.Event()
+sys.meta_path.insert(0, HeldUp())
+thread = threading.Thread(target=lambda: zh.Context().close())
+thread.start()
+assert begun.wait(10), "a Context does not import it"
+child = os.fork()
+if child == 0:
+    signal.alarm(int(float(sys.argv[2])))
+    with zh.Context() as context:
+        context.write(bytes(8), context.alloc(8).share("rw")).result()
+    os._exit(0)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["logging", "asyncio.log", "ssl", "zerohop.core.peers.peers", "encodings.idna", "encodings.ascii"]
+)
+def test_a_fork_beside_the_first_context(module: str) -> None:
+    """It waits for what that imports: the child would have modules of which there is only a half."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FIRST_CONTEXT, module, str(CHILD_S / 2)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=2 * CHILD_S, check=False)
+    assert run.returncode == 0, run.stderr

@@ -123,7 +123,8 @@ def expect_sound_or_refused(kind: Kind, raw: bytes) -> None:
 @KINDS
 @pytest.mark.parametrize("given", [0, 36, 1 << 50, None, "text", [90, 72], object()])
 def test_what_is_not_bytes(kind: Kind, given: Any) -> None:
-    with pytest.raises(TypeError):
+    words = rf"^data= takes the bytes that bytes\(.*\) gave, .*, not {type(given).__name__}$"
+    with pytest.raises(TypeError, match=words):
         kind.from_bytes(given)
 
 
@@ -160,7 +161,9 @@ def test_unpickling_checks(kind: Kind) -> None:
         ("gid", "10.9.0.1", TypeError),
         ("mtu", 1500, ValueError),
         ("mtu", 0, ValueError),
+        ("mtu", [1024], ValueError),
         ("link_layer", "Token Ring", ValueError),
+        ("link_layer", ["Ethernet"], ValueError),
         ("read_credit", 256, ValueError),
     ],
 )

@@ -127,6 +127,39 @@ def test_who_has_sent_its_setup_stays(
         assert all(link.lost is None for link in context._core.introduced.values())
 
 
+def _introduced(sockets: contextlib.ExitStack, context: zh.Context, count: int) -> list[RawControl]:
+    """Peers that have sent their Setup, and open no lane."""
+    clients = [sockets.enter_context(contextlib.closing(RawControl(context.url, unix=False))) for _ in range(count)]
+    for client in clients:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="slow"))
+    return clients
+
+
+def test_who_opens_no_lane_gives_way(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    """After its Setup, too, and to peers of its source."""
+    monkeypatch.setattr(waiting_room, "LANE_S", 0.0)
+    context, other = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
+    clients = _introduced(silent, context, waiting_room.PLACES + 8)
+    assert clients[0].hung_up(), "the oldest goes first"
+    eventually(lambda: len(context._core.young) <= waiting_room.PLACES, "more are there than may be")
+    assert other.connect(context.url.partition("?")[0]).result(PATIENCE_S).alive
+    assert len(context._core.young) >= waiting_room.PLACES - 1, "no more go than others come"
+
+
+def test_many_of_one_host_may_open_their_lanes_at_once(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    monkeypatch.setattr(waiting_room, "LANE_S", FOREVER_S)
+    context = open_context(Options(providers=("tcp",)))
+    count = waiting_room.PLACES + 8
+    _introduced(silent, context, count)
+    eventually(lambda: len(context._core.introduced) == count, "they were not all let in")
+    assert all(link.lost is None for link in context._core.introduced.values())
+
+
 def test_a_source_takes_no_place_of_another(
     open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack
 ) -> None:

@@ -16,6 +16,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core import opening
 from zerohop.core.base import closed_engine
 from zerohop.core.base.deadlines import seconds_of
+from zerohop.core.base.importing import importing
 from zerohop.core.base.peer_text import printable
 from zerohop.core.control import address
 from zerohop.core.lanes.nic_ports import NicPorts
@@ -68,14 +69,16 @@ class Core(PeerCore):
             Unsupported, RegistrationFailed: see Context.
         """
         # Imported here because `import zerohop` alone needs no logging.
-        from zerohop.core.base import log
+        with importing():
+            from zerohop.core.base import log
 
         log.begin()
         super().__init__(settings)
         self.make_connection = partial(make_connection, self)
         self.providers = _usable(settings)
         if settings.nics is not None:
-            from zerohop.core.lanes.nic_choice import check_names  # as in _ports
+            with importing():
+                from zerohop.core.lanes.nic_choice import check_names  # as in _ports
 
             check_names(settings.nics)
         # If providers were asked for, all of them work, because `_usable` would have raised.
@@ -93,13 +96,17 @@ class Core(PeerCore):
 
     def _open(self) -> None:
         # Imported here because `import zerohop` alone needs no asyncio, nor the modules that speak with peers.
-        from zerohop.core.control.handshake import Identity
-        from zerohop.core.control.listener import Listeners
-        from zerohop.core.control.secret import Secret
-        from zerohop.core.kernels.loading import CopyKernels
-        from zerohop.core.peers.peers import Peers
-        from zerohop.core.runtime.control_thread import ControlThread
-        from zerohop.core.runtime.event_loops import Loops
+        with importing():
+            import encodings.ascii
+            import encodings.idna  # noqa: F401 - like ascii, an encoding of addresses, which Python imports at its first use
+
+            from zerohop.core.control.handshake import Identity
+            from zerohop.core.control.listener import Listeners
+            from zerohop.core.control.secret import Secret
+            from zerohop.core.kernels.loading import CopyKernels
+            from zerohop.core.peers.peers import Peers
+            from zerohop.core.runtime.control_thread import ControlThread
+            from zerohop.core.runtime.event_loops import Loops
 
         settings = self.settings
         no_tls = protection.why_not(settings.encryption)
@@ -174,6 +181,8 @@ class Core(PeerCore):
             seconds = seconds_of(timeout)
             self.closed = True
             deadline = time.monotonic() + seconds
+            if self.control.descriptors_closed():
+                self.listeners.close()  # by no other thread any more
             try:
                 self.control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
             finally:
@@ -257,7 +266,8 @@ class Core(PeerCore):
     def _ports(self) -> Sequence[Port]:
         """Return the NIC ports that verbs is to use, the best first; raise Unsupported if there are none."""
         # Imported here because it reads /sys, which a Context without NICs does not need.
-        from zerohop.core.lanes.nic_choice import choose
+        with importing():
+            from zerohop.core.lanes.nic_choice import choose
 
         near = next((device["pci_address"] for device in self.engine.devices() if device["pci_address"]), None)
         return choose(self.settings, near)

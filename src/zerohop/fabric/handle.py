@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop.config.checks import check_int
+from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class ValueFormat:
             TypeError: neither bytes nor another object with the buffer protocol.
             ProtocolError: the bytes are of no such value, or come from another version of zerohop.
         """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        raw = plain_bytes("data", data, self._source)
         if raw[:4] != self._letters or len(raw) < 5:
             raise self.malformed("these bytes do not begin like one")
         if raw[4] != _VERSION:
@@ -111,9 +111,10 @@ class EndpointHandle:
             raise TypeError(f"gid must be bytes, not {type(self.gid).__name__}")
         if len(self.gid) not in (0, _GID_BYTES) or (self.gid and not any(self.gid)):
             raise ValueError("gid must be 16 bytes, not all of them 0, or none")
-        if self.mtu not in MTU_CODES:
+        # A tuple can be asked for what has no hash.
+        if self.mtu not in tuple(MTU_CODES):
             raise ValueError(f"mtu must be one of {', '.join(map(str, MTU_CODES))}, not {self.mtu!r}")
-        if self.link_layer not in LINK_CODES:
+        if self.link_layer not in tuple(LINK_CODES):
             raise ValueError(f"link_layer must be one of {', '.join(LINK_CODES)}, not {self.link_layer!r}")
         if not self.gid and (self.link_layer == "Ethernet" or not self.lid):
             raise ValueError("without a GID a port can be reached on InfiniBand only, and there by its LID")

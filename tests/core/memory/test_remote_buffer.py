@@ -140,7 +140,8 @@ def test_every_flipped_byte_parses_to_something_sound_or_is_refused(position: in
 @pytest.mark.parametrize("given", [0, 5, 1 << 50, None, "text", [90, 72], object()])
 def test_what_is_not_bytes(given: Any) -> None:
     """A number is no length: it would be as many zeros."""
-    with pytest.raises(TypeError):
+    words = rf"^data= takes the bytes that bytes\(handle\) gave, .*, not {type(given).__name__}$"
+    with pytest.raises(TypeError, match=words):
         RemoteBuffer.from_bytes(given)
 
 

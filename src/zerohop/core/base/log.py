@@ -12,6 +12,10 @@ import time
 import traceback
 from typing import Final
 
+from zerohop.core.base.importing import hold_off_forks
+
+# logging holds a lock of its own over a fork. It is taken after that of imports, which may ask for a logger.
+hold_off_forks()
 VARIABLE: Final = "ZEROHOP_LOG"
 LEVELS: Final = ("debug", "info", "warning", "error")
 logger: Final = logging.getLogger("zerohop")

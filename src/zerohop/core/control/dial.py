@@ -11,11 +11,11 @@ import os
 import shlex
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, sockets
-from zerohop.core.control.channel import Channel
+from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.errors import (
     AccessDenied,
     DeadlineExceeded,
@@ -28,11 +28,12 @@ from zerohop.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from zerohop.core.control.address import Address
     from zerohop.core.runtime.control_thread import ControlThread
 
+_T = TypeVar("_T")
 _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
 _NO_WAY: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
@@ -102,7 +103,7 @@ def _fix(where: Address) -> str:
 async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:
     _check_path(path)
     sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="connect")
-    control.sockets.add(sock)
+    control.own(sock)
     try:
         while True:
             try:
@@ -140,7 +141,7 @@ async def open_tcp(
             waits(f"{tried}nobody answers at {where.place} (is that host up, or does a firewall drop the port?)")
         try:
             sock = sockets.new(family, kind, protocol, operation="connect")
-            control.sockets.add(sock)
+            control.own(sock)
             await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), limit)
             if waits is not None:
                 waits("")
@@ -204,3 +205,17 @@ def _check_user(sock: socket.socket) -> None:
     """Raise AccessDenied if the socket's path belongs to another user by now."""
     if address.peer_uid(sock) != os.getuid():
         raise AccessDenied("the Unix socket belongs to another user")
+
+
+async def unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
+    """Await a handshake; raise PeerLost if the peer hangs up meanwhile."""
+    # There is no time limit here but that of the waiting operations: a silent peer may only be stopped for a while.
+    try:
+        return await conversation
+    except ChannelEnded as ended:
+        raise PeerLost(
+            f"the peer hung up during the handshake: {ended}",
+            fix="look at the log of the peer's process: it is closing, or it is out of descriptors (ulimit -n)",
+            peer=peer,
+            operation="connect",
+        ) from None

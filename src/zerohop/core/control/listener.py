@@ -88,11 +88,12 @@ class Listeners:
         control: ControlThread,
         me: Identity,
         admit: Callable[[Hello], None],
-        enter: Callable[[Channel, Hello], Coroutine[Any, Any, None]],
+        enter: Callable[[Channel, Hello, str], Coroutine[Any, Any, None]],
     ) -> None:
         """Begin to accept. On the control thread, ``admit`` may raise Refused and ``enter`` takes over the channel.
 
-        The peer keeps its place until ``enter`` returns, and must go if that is cancelled.
+        The third argument of ``enter`` is the peer's address. The peer keeps its place until ``enter`` returns, and
+        must go if that is cancelled.
         """
         self._control = control
         self._me = me
@@ -100,11 +101,11 @@ class Listeners:
         self._enter = enter
         self._accepting = True
         if self._reserve is not None:
-            control.sockets.add(self._reserve)
+            control.own(self._reserve)
         for sock in self._sockets:
-            control.sockets.add(sock)
+            control.own(sock)
             # Each has a room of its own: who comes by the Unix socket is this user.
-            control.start(self._accept, sock, WaitingRoom())
+            control.start(self._accept, sock, WaitingRoom(control, "do not speak"))
 
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
         """Return a token that works once, and a future for the socket of the peer that sends the token."""
@@ -124,7 +125,7 @@ class Listeners:
         self._closed = True
         while self._sockets:
             sock = self._sockets.pop()
-            if self._accepting:
+            if self._accepting and sock.fileno() >= 0:
                 # The loop would otherwise take the next socket with this descriptor's number for this one.
                 self._control.loop.remove_reader(sock)
             sock.close()
@@ -171,7 +172,7 @@ class Listeners:
                     self._turn_away(listening)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            self._control.sockets.add(sock)
+            self._control.own(sock)
             who = str(where[0]) if where else "this host"
             room.seat(who, partial(self._control.start, self._receive, sock, who))
 
@@ -208,7 +209,7 @@ class Listeners:
                     gate.invited.set_result(channel.detach())
                     channel = None
             else:
-                entering = self._enter(channel, hello)
+                entering = self._enter(channel, hello, who)
                 channel = None
                 # It has proved who it is, and has still to begin the conversation.
                 guest.silent = True
@@ -223,8 +224,6 @@ class Listeners:
             # The peer only checked whether this side exists, or has left again.
             pass
         finally:
-            if guest.dismissed:
-                self._control.warn_once(who, "crowd", "too many peers connect and do not speak; disconnected %s", who)
             if channel is not None:
                 channel.close()
 

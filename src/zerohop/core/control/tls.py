@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop.config.protection import FIX, why_not
+from zerohop.core.base.importing import importing
 from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
 try:
@@ -96,10 +97,11 @@ def _lane(own: _Certificate, trusted: _Certificate) -> bytes:
 def _certificate(seed: bytes, role: str) -> _Certificate:
     """Return the self-signed certificate of a role; the same seed gives the same bytes on every host."""
     # Imported here because a Context needs it for peers behind TCP only, and only with a secret.
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.x509.oid import NameOID
+    with importing():
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.x509.oid import NameOID
 
     key = Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"zerohop, who {role}")])

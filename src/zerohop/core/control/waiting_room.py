@@ -1,7 +1,8 @@
-"""Holds the peers that have connected to one listener and have not introduced themselves. On the control thread.
+"""Holds peers that have connected and are not yet as far as they must get soon. On the control thread.
 
-Anybody can connect to a TCP port and say nothing. The room has few places, so such peers must give way to others: when
-it is full, the source that holds the most places loses one, and there the peer that has been silent for longest.
+Anybody can connect to a TCP port and say nothing. The room of a listener has few places, so such peers must give way to
+others: when it is full, the source that holds the most places loses one, and there the peer that has been silent for
+longest. Peers that have introduced themselves and open no lane give way to others of their source alone.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from zerohop.core.runtime.control_thread import ControlThread
+
 # Number of peers that may be in their handshake or before their Setup; more of them wait in the kernel's backlog.
 PLACES: Final = 64
 # Seconds that a peer has to begin to speak.
 HELLO_S: Final = 2.0
 # Seconds for which every peer may stay, however many others wait: many peers of one busy host may come at once.
 GRACE_S: Final = 0.5
+# Seconds after the handshake that every peer has to open its lane, however many others of its source do.
+LANE_S: Final = 2.0
 
 
 class Guest:
-    """Represents a peer that is in its handshake, or has still to send its Setup."""
+    """Represents a peer that is in its handshake, or has still to send its Setup, or to open its lane."""
 
     def __init__(self, source: str, since: float) -> None:
         self.source = source
         self.since = since
+        # Whether it has still to begin with what it is to say.
         self.silent = True
-        # Whether it had to go, so that another may come in.
-        self.dismissed = False
         self.task: asyncio.Task[None] | None = None
 
     async def speaks(self, sock: socket.socket) -> None:
@@ -51,7 +55,10 @@ class Guest:
 class WaitingRoom:
     """Gives places to peers until they have introduced themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: ControlThread, fault: str) -> None:
+        """Prepare; ``fault`` says in the log what the peers do that must go."""
+        self._control = control
+        self._fault = fault
         # In the order in which they came.
         self._guests: dict[Guest, None] = {}
         self._left = asyncio.Event()
@@ -62,12 +69,10 @@ class WaitingRoom:
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         while len(self._guests) >= PLACES:
-            guest = self._first_to_go()
+            [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
+            guest = self._first_to_go(crowd)
             left = guest.since + GRACE_S - loop.time()
-            if left <= 0 and guest.task is not None:
-                guest.dismissed = True
-                guest.task.cancel()
-                del self._guests[guest]
+            if left <= 0 and self._dismiss(guest):
                 return
             self._left.clear()
             try:
@@ -75,18 +80,36 @@ class WaitingRoom:
             except TimeoutError:
                 pass
 
-    def seat(self, host: str, receive: Callable[[Guest], asyncio.Task[None]]) -> None:
+    def thin_out(self, host: str) -> None:
+        """Dismiss the first to go of a host's source, if that holds PLACES places, and LANE_S seconds have passed."""
+        source = source_of(host)
+        if sum(guest.source == source for guest in self._guests) >= PLACES:
+            guest = self._first_to_go(source)
+            if guest.since + LANE_S <= asyncio.get_running_loop().time():
+                self._dismiss(guest)
+
+    def seat(self, host: str, receive: Callable[[Guest], asyncio.Task[None]]) -> Guest:
         """Give a place to a peer from a host, for as long as the task that ``receive`` begins."""
         guest = Guest(source_of(host), asyncio.get_running_loop().time())
         self._guests[guest] = None
         guest.task = receive(guest)
         guest.task.add_done_callback(lambda _: self._leave(guest))
+        return guest
+
+    def _dismiss(self, guest: Guest) -> bool:
+        """Have a peer go; return False if its task has not begun."""
+        if guest.task is None:
+            return False
+        guest.task.cancel()
+        del self._guests[guest]
+        text = f"too many peers connect and {self._fault}; disconnected one at %s"
+        self._control.warn_once(guest.source, self._fault, text, guest.source)
+        return True
 
     def _leave(self, guest: Guest) -> None:
         self._guests.pop(guest, None)
         self._left.set()
 
-    def _first_to_go(self) -> Guest:
-        [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
+    def _first_to_go(self, crowd: str) -> Guest:
         # min() takes the first of equals, which came first.
         return min((guest for guest in self._guests if guest.source == crowd), key=lambda guest: not guest.silent)

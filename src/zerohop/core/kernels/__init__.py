@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Status
+from zerohop.core.base.importing import importing
 from zerohop.core.base.log import logger
 from zerohop.errors import from_native
 
@@ -76,10 +77,11 @@ def _path(name: str) -> Path | None:
 def compiled(source: str, capability: int) -> tuple[bytes | None, str]:
     """Compile kernels from CUDA C++ for a compute capability; return the image, or None and the reason."""
     try:
-        try:
-            from cuda.core import Program, ProgramOptions
-        except ImportError:
-            from cuda.core.experimental import Program, ProgramOptions
+        with importing():
+            try:
+                from cuda.core import Program, ProgramOptions
+            except ImportError:
+                from cuda.core.experimental import Program, ProgramOptions
     except Exception as error:  # noqa: BLE001 - it loads libraries, and each fails in its own way
         return None, f"cuda-core cannot be loaded ({error}); pip install 'zerohop[cuda]'"
     try:

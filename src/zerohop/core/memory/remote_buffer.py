@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from zerohop.core.base.peer_text import printable
+from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # Four letters, which the version of the format follows.
 _MAGIC: Final = b"ZHRB"
 _VERSION: Final = 1
+_GIVEN_BY: Final = "bytes(handle)"
 # A handle has a few hundred bytes; longer input is refused.
 MAX_BYTES: Final = 4096
 _RIGHTS: Final[dict[int, Literal["r", "w", "rw"]]] = {1: "r", 2: "w", 3: "rw"}
@@ -179,8 +181,7 @@ class RemoteBuffer:
             TypeError: the argument is not bytes, nor another object with the buffer protocol.
             ProtocolError: the bytes are no handle, or come from another version of zerohop.
         """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        raw = plain_bytes("data", data, _GIVEN_BY)
         if len(raw) > MAX_BYTES:
             raise _malformed(f"{len(raw)} bytes are more than the {MAX_BYTES} that a handle may have")
         if raw[:4] != _MAGIC or len(raw) < 5:
@@ -243,7 +244,7 @@ def _check(wire: _Wire) -> None:
 
 
 def _malformed(why: str) -> ProtocolError:
-    return ProtocolError(f"malformed RemoteBuffer: {why}", fix="pass on exactly what bytes(handle) gave")
+    return ProtocolError(f"malformed RemoteBuffer: {why}", fix=f"pass on exactly what {_GIVEN_BY} gave")
 
 
 # Parts of a RemoteBuffer that the rest of the core needs and users do not. An attrgetter makes no Python frame.

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import Reason, Status
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import address, handshake
-from zerohop.core.control.channel import Channel, ChannelEnded
-from zerohop.core.control.dial import open_channel, open_tcp
+from zerohop.core.control.dial import open_channel, open_tcp, unless_ended
 from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
+from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.core.peers import teardown
 from zerohop.core.peers.attempt import Dial
 from zerohop.core.peers.peer_death import EngineEvents
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop.core.control.address import Address
+    from zerohop.core.control.channel import Channel
     from zerohop.core.control.handshake import Purpose
     from zerohop.core.control.wire import Hello
     from zerohop.core.peers.peer_core import PeerCore
 
-_T = TypeVar("_T")
 # Seconds to wait for the peer's own socket if the peer refuses because it is dialling, too.
 _CROSSING_S: Final = 0.25
 _MAX_DIALS: Final = 8
@@ -59,6 +59,8 @@ class Peers:
     def start(self) -> None:
         """Look out for peers that the engine finds dead."""
         self._arrivals = asyncio.Event()
+        # Peers that were let in, until their first lane is up.
+        self._without_lane = WaitingRoom(self._core.control, "open no lane")
         self._events.start()
 
     async def connect(self, where: Address) -> PeerLink:
@@ -135,16 +137,18 @@ class Peers:
             raise Refused(DUPLICATE, "connecting to that peer already")
         self._admitted[other] = time.monotonic()
 
-    async def enter(self, channel: Channel, hello: Hello) -> None:
+    async def enter(self, channel: Channel, hello: Hello, who: str) -> None:
         """Begin the conversation with an admitted peer, and wait for its Setup. Cancelling this loses the peer."""
         self._admitted.pop(hello.context, None)
         link = PeerLink(self._core, hello.context)
         self._core.young.add(link)
         link.name = hello.name
         session = Session(self._core, link, channel, initiator=False, dialled=None, established=self._established)
-        self._core.control.start(self._receive, link, session)
+        self._without_lane.thin_out(who)
+        guest = self._without_lane.seat(who, lambda _: self._core.control.start(self._receive, link, session))
         try:
             await session.introduced.wait()
+            guest.silent = False
         except asyncio.CancelledError:
             error = PeerLost("the peer did not introduce itself in time", peer=link.peer)
             teardown.lose(self._core, link, error, Status.PEER_LOST, Reason.LANE_CLOSED)
@@ -289,7 +293,7 @@ class Peers:
         # A path may lead to a file system that hangs, so an unproved peer of another host may name none.
         trusted = me.secret is not None or channel.unix or channel.connected_here()
         try:
-            challenge, path = await _unless_ended(handshake.locate(channel, me, where.context), where.context)
+            challenge, path = await unless_ended(handshake.locate(channel, me, where.context), where.context)
         except Refused as refusal:
             raise refusal.error(where.context) from None
         finally:
@@ -334,17 +338,4 @@ class Peers:
     async def _greet(
         self, channel: Channel, purpose: Purpose, token: bytes, peer: str, met: Callable[[], object] = lambda: None
     ) -> None:
-        await _unless_ended(handshake.greet(channel, self._core.identity, purpose, token, peer, met), peer)
-
-
-async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
-    # There is no time limit here but that of the waiting operations: a silent peer may only be stopped for a while.
-    try:
-        return await conversation
-    except ChannelEnded as ended:
-        raise PeerLost(
-            f"the peer hung up during the handshake: {ended}",
-            fix="look at the log of the peer's process: it is closing, or it is out of descriptors (ulimit -n)",
-            peer=peer,
-            operation="connect",
-        ) from None
+        await unless_ended(handshake.greet(channel, self._core.identity, purpose, token, peer, met), peer)

@@ -26,7 +26,7 @@ from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
-from zerohop.core.peers.teardown import lose
+from zerohop.core.peers.teardown import lose, wait_while
 from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
@@ -54,10 +54,6 @@ if TYPE_CHECKING:
 SETUP_S: Final = 10.0
 # Seconds that the kernel has to take the last messages.
 _GOODBYE_S: Final = 0.2
-# Seconds in which the bytes that a peer has sent before it left are received, and between two looks for the end of a
-# lane, because no event reports that to the control thread.
-_HEARING_S: Final = 1.0
-_HEARD_PAUSE_S: Final = 0.001
 
 
 class Session:
@@ -107,7 +103,9 @@ class Session:
                 message, received = await self._channel.receive()
                 try:
                     if isinstance(message, wire.Bye):
-                        await self._all_heard()
+                        # What the peer has sent before it left arrives before its lanes end; only a lane over NICs
+                        # does not show its end.
+                        await wait_while(self._link, lambda lane: lane.provider != VERBS and lane.endpoint.alive)
                     self._handle(message, received)
                 finally:
                     close_all(received)
@@ -233,18 +231,6 @@ class Session:
             # Pinning the pages of a large range takes long, so it runs on another thread.
             if not await self._core.control.run_in_thread(register, engine, registration, domain):
                 return
-
-    async def _all_heard(self) -> None:
-        """Wait until all that the peer has sent before it left has arrived: its lanes end behind their last bytes.
-
-        Only a lane over NICs does not show its end.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _HEARING_S
-        while loop.time() < deadline and any(  # noqa: ASYNC110 - no event reports that
-            lane.provider != VERBS and lane.endpoint.alive for lane in self._link.lanes.values()
-        ):
-            await asyncio.sleep(_HEARD_PAUSE_S)
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
         if isinstance(message, wire.Setup):

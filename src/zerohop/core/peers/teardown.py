@@ -10,11 +10,14 @@ from zerohop.core.base.log import logger
 from zerohop.core.peers.releases import unmap
 from zerohop.errors import copy_of
 
-# Seconds that a peer has to take the last notifications, and between two looks, because no event reports that it has.
-_TELLING_S: Final = 1.0
-_TELLING_PAUSE_S: Final = 0.001
+# Seconds that lanes have to end what is under way, and between two looks.
+_LAST_WORK_S: Final = 1.0
+_LOOK_PAUSE_S: Final = 0.001
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.core.lanes.lane import Lane
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
     from zerohop.errors import ZerohopError
@@ -42,7 +45,8 @@ async def part(
         async def work() -> None:
             if link.session is not None:
                 await link.session.give_back()
-            await _all_told(link)
+            # Notifications of operations that have ended would end with the lanes.
+            await wait_while(link, lambda lane: lane.endpoint.telling)
             _drop_peer(core, link, status, reason)
             if link.session is not None:
                 await link.session.say_goodbye(farewell)
@@ -53,14 +57,12 @@ async def part(
         await asyncio.wait([link.parting])
 
 
-async def _all_told(link: PeerLink) -> None:
-    """Wait until the notifications of operations that have ended are on their way, which end with the lanes."""
+async def wait_while(link: PeerLink, busy: Callable[[Lane], bool]) -> None:
+    """Wait until none of a link's lanes is busy, for a second at most."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _TELLING_S
-    while loop.time() < deadline and any(  # noqa: ASYNC110 - no event reports that
-        lane.endpoint.telling for lane in link.lanes.values()
-    ):
-        await asyncio.sleep(_TELLING_PAUSE_S)
+    deadline = loop.time() + _LAST_WORK_S
+    while loop.time() < deadline and any(map(busy, link.lanes.values())):  # noqa: ASYNC110 - no event reports that
+        await asyncio.sleep(_LOOK_PAUSE_S)
 
 
 def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:

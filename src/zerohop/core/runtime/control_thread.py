@@ -11,6 +11,7 @@ import collections
 import concurrent.futures
 import ctypes
 import functools
+import os
 import selectors
 import socket
 import threading
@@ -19,7 +20,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
-from zerohop.core.base.log import WarnOnce
+from zerohop.core.base.log import WarnOnce, logger
 from zerohop.core.base.sandbox import naming
 from zerohop.errors import too_many_threads
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
+_File = tuple[int, int]
 
 THREAD_NAME: Final = "zerohop-control"
 _ENDING_S: Final = 1.0
@@ -40,15 +42,17 @@ class ControlThread:
     """Runs asyncio's own event loop on a daemon thread, whatever event loop policy the application has."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = _new_loop()
-        # All sockets of the control plane are here, so that a forked child can close its copies.
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self.loop, self._selector = _new_loop()
+        self._selector_file = _file_of(self._selector.fileno())
+        # All sockets of the control plane and their files are here, so that a forked child can close its copies.
+        self._sockets: weakref.WeakKeyDictionary[socket.socket, _File] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self._woken = False
         self.warn_once = WarnOnce()
         self._stopped = False
+        self._broken = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
             self._thread.start()
@@ -57,6 +61,10 @@ class ControlThread:
             if isinstance(error, RuntimeError):
                 raise too_many_threads("open") from None
             raise
+
+    def own(self, sock: socket.socket) -> None:
+        """Note a socket of the control plane, for as long as it lives."""
+        self._sockets[sock] = _file_of(sock.fileno())
 
     def call(self, callback: Callable[..., object], *args: Any) -> bool:
         """Run a callback on the loop soon; return False, and run nothing, after ``stop``.
@@ -154,7 +162,8 @@ class ControlThread:
             # before it has begun runs no code, and leaves its sockets open.
             self.call(self.loop.call_soon, self._cancel_all)
             self._stopped = True
-        if self._thread is not threading.current_thread():
+        # A thread that sleeps in an epoll whose descriptors are closed cannot be woken.
+        if self._thread is not threading.current_thread() and not self._broken:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -164,9 +173,28 @@ class ControlThread:
         The loop is neither closed nor freed: both would change the epoll instance that the parent still uses.
         """
         self._stopped = True
-        for sock in list(self.sockets):
+        for sock in list(self._sockets):
             sock.close()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.loop))
+
+    def descriptors_closed(self) -> bool:
+        """Tell whether the program has closed descriptors of this thread, as os.closerange() does; if so, abandon it.
+
+        Their numbers may be those of other files by now, which nothing here may close.
+        """
+        if self._stopped or _file_of(self._selector.fileno()) == self._selector_file:
+            return self._broken
+        self._broken = self._stopped = True
+        for sock, file in list(self._sockets.items()):
+            if _file_of(sock.fileno()) != file:
+                sock.detach()
+        # Neither the loop nor its tasks are freed, which would close the sockets by which it is woken.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        logger.warning(
+            "descriptors of this process were closed beneath zerohop, as os.closerange() does: a Context can only be "
+            "closed now, and its peers get no goodbye. Fix: close the Context before that, and open another one then"
+        )
+        return True
 
     def _run(self) -> None:
         try:
@@ -174,13 +202,16 @@ class ControlThread:
                 # There may be memory again soon, and until then the loop must not keep a core busy.
                 time.sleep(_RESTART_PAUSE_S)
         finally:
-            self.loop.close()
+            if not self._broken:
+                self.loop.close()
 
     def _turn_until_stopped(self) -> bool:
         """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback."""
         try:
             self.loop.run_forever()
         except Exception as error:  # noqa: BLE001 - of the loop itself, out of memory; peers and waiters need the loop
+            if self.descriptors_closed():
+                return True
             self._report(error)
             return False
         return True
@@ -207,8 +238,17 @@ class ControlThread:
             self._report(error)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop.
+def _file_of(fd: int) -> _File:
+    """Return what tells a descriptor's file from others, though not one epoll from another; (-1, -1): it is closed."""
+    try:
+        info = os.fstat(fd)
+    except OSError:
+        return -1, -1
+    return info.st_dev, info.st_ino
+
+
+def _new_loop() -> tuple[asyncio.AbstractEventLoop, selectors.DefaultSelector]:
+    """Make an event loop; return it and its selector.
 
     Raises:
         Unsupported: the system refuses a call that the loop needs.
@@ -218,7 +258,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         selector = selectors.DefaultSelector()
     try:
         _try_calls(selector)
-        return asyncio.SelectorEventLoop(selector)
+        return asyncio.SelectorEventLoop(selector), selector
     except BaseException:
         selector.close()
         raise
