@@ -31,12 +31,14 @@ def test_opening_without(start_peer: StartPeer, call: str) -> None:
     assert "seccomp" in outcome.fix
 
 
-def test_allocating_without_shared_memory(start_peer: StartPeer) -> None:
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+@pytest.mark.parametrize("call", ["memfd_create", "ftruncate"])
+def test_allocating_without_shared_memory(start_peer: StartPeer, call: str, device: str) -> None:
     peer = start_peer(Options())
-    peer.call(Service.forbid, "memfd_create")
-    outcome = peer.call(Service.try_alloc, 64)
+    peer.call(Service.forbid, call)
+    outcome = peer.call(Service.try_alloc, 64, device)
     assert outcome.kind == "Unsupported", outcome
-    assert outcome.says("memfd create", "not permitted"), outcome
+    assert outcome.says(call.replace("_", " "), "not permitted"), outcome
     assert "seccomp" in outcome.fix
 
 
