@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import WarnOnce
-from zerohop.core.base.sandbox import naming
-from zerohop.errors import too_many_threads
+from zerohop.core.base.sandbox import Selector, named_socket, naming
+from zerohop.errors import Unsupported, too_many_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -48,6 +48,9 @@ class ControlThread:
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self._woken = False
         self.warn_once = WarnOnce()
+        # Set once the system refuses a call without which the loop cannot be woken, or cannot wait.
+        self.refused: Unsupported | None = None
+        self.loop.set_exception_handler(self._failed_callback)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
@@ -59,11 +62,11 @@ class ControlThread:
             raise
 
     def call(self, callback: Callable[..., object], *args: Any) -> bool:
-        """Run a callback on the loop soon; return False, and run nothing, after ``stop``.
+        """Run a callback on the loop soon; return False after ``stop``, or if the system refuses to wake the loop.
 
         Any thread may call this, and so may destructors.
         """
-        if self._stopped:
+        if self._stopped or self.refused is not None:
             return False
         self._calls.append((callback, args))
         if self._woken:
@@ -72,6 +75,10 @@ class ControlThread:
             self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
         except RuntimeError:  # the loop was closed meanwhile
+            return False
+        except Unsupported as error:
+            self._woken = False
+            self.refused = error
             return False
         except BaseException:  # of a signal's handler: the next call wakes the loop, perhaps once more than it need
             self._woken = False
@@ -93,9 +100,9 @@ class ControlThread:
         self._woken = True
         self.loop.call_soon(self._run_calls)
 
-    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run a coroutine function on the loop, from any thread."""
-        self.call(self.start, work, *args)
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
+        """Run a coroutine function on the loop, from any thread; return what ``call`` returns."""
+        return self.call(self.start, work, *args)
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
         """Run a coroutine function on the loop; called on the loop."""
@@ -119,8 +126,7 @@ class ControlThread:
             finally:
                 done.set()
 
-        self.spawn(tracked)
-        return done.wait(timeout)
+        return self.spawn(tracked) and done.wait(timeout)
 
     def run(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> None:
         """Run a coroutine function on the loop from another thread, and raise what it raises.
@@ -177,13 +183,27 @@ class ControlThread:
             self.loop.close()
 
     def _turn_until_stopped(self) -> bool:
-        """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback."""
+        """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback.
+
+        Without the call by which it waits, it can never go on.
+        """
         try:
             self.loop.run_forever()
+        except Unsupported as error:
+            self.refused = error
         except Exception as error:  # noqa: BLE001 - of the loop itself, out of memory; peers and waiters need the loop
             self._report(error)
             return False
         return True
+
+    def _failed_callback(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report what a callback of the loop's own has raised; the loop may call it again at once, for ever."""
+        error = context.get("exception")
+        if isinstance(error, Unsupported):
+            self.warn_once("", "refused", "%s", error)
+        else:
+            self._report(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+        time.sleep(_RESTART_PAUSE_S)
 
     def _report(self, error: BaseException) -> None:
         """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
@@ -207,6 +227,15 @@ class ControlThread:
             self._report(error)
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Wakes itself by a pair of Sockets. The plain ones say nothing when the system refuses to send."""
+
+    def _make_self_pipe(self) -> None:
+        super()._make_self_pipe()  # type: ignore[misc] # not in its stub: the event loop's own
+        for end in ("_ssock", "_csock"):
+            setattr(self, end, named_socket(getattr(self, end)))
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop.
 
@@ -215,10 +244,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         OSError: there are too few descriptors for one.
     """
     with naming("epoll_create1"):
-        selector = selectors.DefaultSelector()
+        selector = Selector()
     try:
         _try_calls(selector)
-        return asyncio.SelectorEventLoop(selector)
+        return _Loop(selector)
     except BaseException:
         selector.close()
         raise
@@ -230,16 +259,12 @@ def _try_calls(selector: selectors.BaseSelector) -> None:
     The loop's constructor makes a socket pair, too, and leaks the selector if that fails.
     """
     with naming("socketpair"):
-        ours, theirs = socket.socketpair()
+        ours, theirs = map(named_socket, socket.socketpair())
     with ours, theirs:
-        with naming("epoll_ctl"):
-            selector.register(ours, selectors.EVENT_READ)
-        with naming("sendto"):
-            theirs.send(b"\0")
-        with naming("epoll_wait"):
-            selector.select(0)
-        with naming("recvfrom"):
-            ours.recv(1)
+        selector.register(ours, selectors.EVENT_READ)
+        theirs.send(b"\0")
+        selector.select(0)
+        ours.recv(1)
         selector.unregister(ours)
 
 
