@@ -18,6 +18,12 @@ Outcome failed_to_make(int error) {
     return {error == ENOENT ? Status::unsupported : Status::no_memory, Reason::none};
 }
 
+void raise_if_refused(const std::string& what, int error) {
+    if (failed_to_make(error).reason == Reason::not_allowed) {
+        throw NativeError(failed_to_make(error), what + ": " + std::strerror(error));
+    }
+}
+
 void Descriptor::reset(int fd) {
     if (fd_ >= 0 && !lost()) {
         ::close(fd_);

@@ -23,6 +23,11 @@ std::shared_ptr<void> map(size_t nbytes, int protection, int flags, int fd, uint
     return {base, [nbytes](void* pages) { munmap(pages, nbytes); }};
 }
 
+[[noreturn]] void raise_of_own(const std::string& what, int error) {
+    raise_if_refused(what, error);
+    raise_errno(what, error);
+}
+
 } // namespace
 
 size_t page_bytes() {
@@ -47,23 +52,16 @@ void raise_errno(const std::string& what, int error) {
 
 Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
     Descriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    // A call that is refused for memory of our own is refused as such, by a sandbox.
-    const auto refuse = [](const std::string& what, int error) {
-        if (failed_to_make(error).reason == Reason::not_allowed) {
-            throw NativeError(failed_to_make(error), what + ": " + std::strerror(error));
-        }
-        raise_errno(what, error);
-    };
     if (!fd) {
-        refuse("cannot create shared memory (memfd_create)", errno);
+        raise_of_own("cannot create shared memory (memfd_create)", errno);
     }
     const bool any_file = nbytes <= static_cast<size_t>(std::numeric_limits<off_t>::max());
     if (!any_file || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
-        refuse("cannot size shared memory of " + std::to_string(nbytes) + " bytes (ftruncate)",
-               any_file ? errno : EFBIG);
+        raise_of_own("cannot size shared memory of " + std::to_string(nbytes) + " bytes (ftruncate)",
+                     any_file ? errno : EFBIG);
     }
     if (seals != 0 && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
-        refuse("cannot seal shared memory (fcntl)", errno);
+        raise_of_own("cannot seal shared memory (fcntl)", errno);
     }
     return fd;
 }
@@ -71,14 +69,26 @@ Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
 uint64_t sealed_bytes(int fd) {
     struct stat info{};
     const int seals = fcntl(fd, F_GET_SEALS);
-    const bool sealed = fstat(fd, &info) == 0 && seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-    return sealed ? static_cast<uint64_t>(info.st_size) : 0;
+    if (seals < 0) {
+        raise_if_refused("cannot look at the seals of shared memory (fcntl)", errno);
+        return 0;
+    }
+    if (fstat(fd, &info) != 0) {
+        raise_if_refused("cannot look at the size of shared memory (fstat)", errno);
+        return 0;
+    }
+    return (seals & F_SEAL_SHRINK) != 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
 std::shared_ptr<void> map_shared(int fd, size_t nbytes, int protection, const std::string& what, uint64_t offset) {
     std::shared_ptr<void> pages = map(nbytes, protection, MAP_SHARED, fd, offset);
     if (!pages) {
-        raise_errno("cannot map " + what, errno);
+        const int error = errno;
+        // A peer's file may be one that cannot be mapped in this way (EPERM); fresh memory always can.
+        if (!map_private(page_bytes(), PROT_NONE)) {
+            raise_if_refused("cannot map " + what + " (mmap)", error);
+        }
+        raise_errno("cannot map " + what, error);
     }
     return pages;
 }

@@ -162,6 +162,7 @@ Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes
     struct stat info{};
     // The peer says where its memory lies; a touch past the end of the file would be a bus error.
     if (fstat(fd, &info) != 0) {
+        raise_if_refused("cannot look at a peer's memory (fstat)", errno);
         raise_errno("cannot look at a peer's memory", errno);
     }
     const auto there = static_cast<uint64_t>(info.st_size);

@@ -49,7 +49,10 @@ void watch(const Descriptor& epoll, const Descriptor& bell) {
 // so that a doorbell whose owner is gone raises no SIGPIPE.
 Descriptor open_bell(int doorbell) {
     struct stat info{};
-    if (fstat(doorbell, &info) != 0 || !S_ISFIFO(info.st_mode)) {
+    if (fstat(doorbell, &info) != 0) {
+        raise_if_refused("cannot look at a doorbell (fstat)", errno);
+    }
+    if (!S_ISFIFO(info.st_mode)) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's doorbell is no pipe");
     }
     const std::string path = "/proc/self/fd/" + std::to_string(doorbell);

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 import zerohop as zh
+from support import seccomp
 from support.options import Options
+from support.patience import ANSWER_S, patience
+from support.peer import Peer
+from support.sandboxed import LIMIT_S, Moment
 from support.service import Service
 from zerohop._native import NativeError
 
 if TYPE_CHECKING:
-    from support.fixtures import StartPeer
+    from support.fixtures import OpenContext, StartPeer
 
 ALL = ["memfd_create", "eventfd", "pipe2", "epoll_create1", "socket", "socketpair", "bind", "listen"]
 OF_SOCKETS = ["getsockopt", "setsockopt", "getsockname"]
 # By these, threads wake the Context's own.
 WAKING = ["epoll_ctl", "epoll_wait", "sendto", "recvfrom"]
+
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
+OF_LIBRARY = ("Unsupported", "LimitReached", "PeerLost")
+# Characters on stderr: a warning or two.
+MOST_SAID = 2000
 
 
 @pytest.mark.parametrize("call", ALL + WAKING + OF_SOCKETS)
@@ -31,12 +45,14 @@ def test_opening_without(start_peer: StartPeer, call: str) -> None:
     assert "seccomp" in outcome.fix
 
 
-def test_allocating_without_shared_memory(start_peer: StartPeer) -> None:
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+@pytest.mark.parametrize("call", ["memfd_create", "ftruncate"])
+def test_allocating_without_shared_memory(start_peer: StartPeer, call: str, device: str) -> None:
     peer = start_peer(Options())
-    peer.call(Service.forbid, "memfd_create")
-    outcome = peer.call(Service.try_alloc, 64)
+    peer.call(Service.forbid, call)
+    outcome = peer.call(Service.try_alloc, 64, device)
     assert outcome.kind == "Unsupported", outcome
-    assert outcome.says("memfd create", "not permitted"), outcome
+    assert outcome.says(call.replace("_", " "), "not permitted"), outcome
     assert "seccomp" in outcome.fix
 
 
@@ -47,6 +63,63 @@ def test_asking_for_shared_memory(start_peer: StartPeer) -> None:
     assert outcome.kind == "Unsupported", outcome
     assert outcome.says("memfd create", "not permitted"), outcome
     assert "seccomp" in outcome.fix
+
+
+# What errors say of a call whose refusal the system reports in words of its own.
+TOLD_AS = {
+    "clone": ("clone", "threads"),
+    "openat": ("open", "no place"),
+    "fstat": ("stat",),
+    "sendmsg": ("sendmsg", "not allowed"),  # of a lane over tcp, whose errors have no words
+}
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, pytest.param(errno.ENOSYS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", seccomp.NUMBERS)
+def test_every_step_without(open_context: OpenContext, call: str, error: int) -> None:
+    """Each works, or its error is the library's and names the call; in good time, and with few words on stderr."""
+    here, by_tcp = open_context(Options()), open_context(Options(providers=("tcp",)))
+    shared, plain, device, far = (
+        here.alloc(4096),
+        here.register(bytearray(4096)),
+        here.alloc(4096, device="sim:0"),
+        by_tcp.alloc(4096),
+    )
+    handles = {"shared": shared, "plain": plain, "device": device, "far": far}
+    given = {kind: bytes(memory.share("rw")) for kind, memory in handles.items()}
+    for moment in MOMENTS:
+        peer = Peer()
+        try:
+            peer.open(Options())
+            for step in peer.call(Service.live_without, call, error, moment, Options(), here.url, given):
+                said = step.outcome.reason.partition("sandbox does")[2] or step.outcome.reason
+                names = any(word in said for word in TOLD_AS.get(call, (call,)))
+                assert step.outcome.kind == "ok" or (step.outcome.kind in OF_LIBRARY and names), (moment, step)
+                assert step.seconds < LIMIT_S + patience(0.5), (moment, step)
+            assert len(peer.said()) < MOST_SAID, peer.said()
+        finally:
+            peer.reap()  # it may not be able to end well
+
+
+@pytest.mark.parametrize("call", ["fstat", "openat", "getdents64", "mmap"])
+def test_opening_without_what_imports_need(call: str) -> None:
+    """The first Context loads modules, and Python takes a file that it may not look at for one that is not there."""
+    program = (
+        "import errno, os, sys, zerohop\n"
+        "from support import seccomp\n"
+        f"seccomp.forbid({call!r}, everywhere=True)\n"
+        "try:\n"
+        "    zerohop.Context()\n"
+        "except zerohop.Unsupported as error:\n"
+        "    print(error.reason, flush=True)\n"
+        "    os._exit(0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert TOLD_AS.get(call, (call,))[0] in ended.stdout.partition("sandbox does")[2], ended.stdout
 
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:

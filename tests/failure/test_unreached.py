@@ -211,7 +211,7 @@ def test_sockets_that_a_sandbox_refuses(
     def refuse(family: int, kind: int, protocol: int = 0) -> socket.socket:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("zerohop.core.control.sockets.socket.socket", refuse)
+    monkeypatch.setattr("zerohop.core.control.sockets.Socket", refuse)
     error = _refusal(context, f"zerohop://{host}/{OTHER}?host={address.host_id()}{unix}")
     assert type(error) is zh.Unsupported
     assert "socket: Operation not permitted" in error.reason

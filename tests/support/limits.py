@@ -7,7 +7,6 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from support import seccomp
 from support.native import engine_of
 from support.outcomes import Outcome, attempt
 
@@ -37,10 +36,6 @@ class Limits:
         """Let the process map no more than `extra` bytes beyond what it has (mmap gives ENOMEM)."""
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + extra, resource.getrlimit(resource.RLIMIT_AS)[1]))
-
-    def forbid(self, call: str) -> None:
-        """Let a system call fail with EPERM from now on, as in a sandbox; on this thread and those that it starts."""
-        seccomp.forbid(call)
 
     def lift_limits(self) -> None:
         """Back to the hard limits, which nobody lowers."""

@@ -198,9 +198,12 @@ class Peer(Remote):
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
+        return PeerGoneError(f"peer {self.pid} {what} (exit {code}); it wrote:\n{self.said()[-8000:]}")
+
+    def said(self) -> str:
+        """What it has written to stderr."""
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace")[-8000:]
-        return PeerGoneError(f"peer {self.pid} {what} (exit {code}); it wrote:\n{said}")
+        return self._errors.read().decode(errors="replace")
 
 
 class _PipeJob(Job[T]):

@@ -8,48 +8,50 @@ import platform
 import struct
 from typing import Final
 
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
+_PR_SET_NO_NEW_PRIVS = 38
+_SET_FILTER, _ALL_THREADS = 1, 1
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NUMBERS: Final = {
-    "x86_64": {
-        "mmap": 9,
-        "socket": 41,
-        "connect": 42,
-        "sendto": 44,
-        "recvfrom": 45,
-        "bind": 49,
-        "listen": 50,
-        "getsockname": 51,
-        "socketpair": 53,
-        "setsockopt": 54,
-        "getsockopt": 55,
-        "epoll_wait": 232,
-        "epoll_ctl": 233,
-        "eventfd": 290,
-        "epoll_create1": 291,
-        "pipe2": 293,
-        "memfd_create": 319,
-    },
-    "aarch64": {
-        "eventfd": 19,
-        "epoll_create1": 20,
-        "epoll_ctl": 21,
-        "epoll_wait": 22,
-        "pipe2": 59,
-        "socket": 198,
-        "socketpair": 199,
-        "bind": 200,
-        "listen": 201,
-        "connect": 203,
-        "getsockname": 204,
-        "sendto": 206,
-        "recvfrom": 207,
-        "setsockopt": 208,
-        "getsockopt": 209,
-        "mmap": 222,
-        "memfd_create": 279,
-    },
+# Number of each call on x86_64 and on aarch64; 0: that machine does not have it. Where libraries use one of several
+# calls for the same, these are refused together. munmap and mprotect are not here: without them the C library aborts,
+# or says that there is no memory.
+NUMBERS: Final = {
+    "accept4": [(288, 242)],
+    "bind": [(49, 200)],
+    "clone": [(56, 220), (435, 435)],
+    "close": [(3, 57)],
+    "connect": [(42, 203)],
+    "dup": [(32, 23)],
+    "epoll_create1": [(291, 20)],
+    "epoll_ctl": [(233, 21)],
+    "epoll_wait": [(232, 0), (281, 22), (441, 441)],
+    "eventfd": [(290, 19)],
+    "fcntl": [(72, 25)],
+    "fstat": [(5, 80), (262, 79), (4, 0)],
+    "ftruncate": [(77, 46)],
+    "getdents64": [(217, 61)],
+    "getpeername": [(52, 205)],
+    "getsockname": [(51, 204)],
+    "getsockopt": [(55, 209)],
+    "ioctl": [(16, 29)],
+    "listen": [(50, 201)],
+    "lseek": [(8, 62)],
+    "madvise": [(28, 233)],
+    "memfd_create": [(319, 279)],
+    "mmap": [(9, 222)],
+    "openat": [(257, 56)],
+    "pidfd_open": [(434, 434)],
+    "pipe2": [(293, 59)],
+    "poll": [(7, 0), (271, 73)],
+    "recvfrom": [(45, 207)],
+    "recvmsg": [(47, 212)],
+    "sendmsg": [(46, 211)],
+    "sendto": [(44, 206)],
+    "setsockopt": [(54, 208)],
+    "shutdown": [(48, 210)],
+    "socket": [(41, 198)],
+    "socketpair": [(53, 199)],
+    "unlink": [(87, 0), (263, 35)],
 }
 
 
@@ -57,18 +59,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
-def forbid(call: str) -> None:
-    """Let the call fail with EPERM; for this thread and those that it starts, and for good."""
-    steps = [
-        (_LOAD, 0, 0, 0),
-        (_JUMP_IF_EQUAL, 0, 1, _NUMBERS[platform.machine()][call]),
-        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+def forbid(call: str, error: int = errno.EPERM, *, everywhere: bool = False) -> None:
+    """Let the call fail with this error, for good: for this thread and those that it starts, or for all threads."""
+    column, seccomp = {"x86_64": (0, 317), "aarch64": (1, 277)}[platform.machine()]
+    steps = [(_LOAD, 0, 0, 0)]
+    for numbers in NUMBERS[call]:
+        if numbers[column]:
+            steps += [(_JUMP_IF_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERRNO | error)]
+    steps.append((_RETURN, 0, 0, _ALLOW))
     code = b"".join(struct.pack("HBBI", *step) for step in steps)
     program = _Program(len(steps), code)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
-        _PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.syscall(
+        seccomp, _SET_FILTER, _ALL_THREADS if everywhere else 0, ctypes.byref(program)
     ):
         raise OSError(ctypes.get_errno(), "no seccomp filter can be set")

@@ -17,6 +17,7 @@ from support.limits import Limits
 from support.loads import Loads
 from support.outcomes import Outcome, attempt, outcome_of
 from support.patience import PATIENCE_S
+from support.sandboxed import Sandboxed
 from support.transports import Transports
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Note(NamedTuple):
     message: bytes = b""
 
 
-class Service(Loads, Limits, Transports, Files):
+class Service(Loads, Limits, Sandboxed, Transports, Files):
     """One Context and the buffers registered with it."""
 
     def __init__(self, options: Options) -> None:

@@ -93,6 +93,9 @@ Outcome SimMemory::place(int device, size_t nbytes, size_t mapped, uint64_t& add
     address = base;
     return {};
 } catch (const NativeError& error) {
+    if (error.outcome().reason == Reason::not_allowed) {
+        throw; // only its text names the call that the system refuses
+    }
     return error.outcome();
 } catch (const std::bad_alloc&) {
     return {Status::no_memory, Reason::alloc_failed};

@@ -1,6 +1,9 @@
 // Prepares and shuts down the TCP socket of a lane, for the plain stream and for the one through TLS.
 #pragma once
 
+#include "base/descriptor.hpp"
+#include "base/status.hpp"
+
 #include <cstdint>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -15,6 +18,12 @@ inline void prepare_socket(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+// Returns why a connection has ended with this error of the system, or with the end of the stream: 0.
+inline Reason reason_of_end(int error) {
+    const Reason reason = failed_to_make(error).reason;
+    return reason == Reason::not_allowed ? reason : Reason::stream_closed;
 }
 
 // Returns how many bytes the peer's host has not acknowledged.

@@ -29,7 +29,7 @@ SocketStream::SocketStream(Descriptor socket, Host& host)
 }
 
 size_t SocketStream::send(std::span<const iovec> pieces) {
-    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
+    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed) != Reason::none) {
         return 0;
     }
     msghdr message{};
@@ -41,7 +41,7 @@ size_t SocketStream::send(std::span<const iovec> pieces) {
     }
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR) {
-            ended_.store(true, std::memory_order_release);
+            ended_.store(reason_of_end(errno), std::memory_order_release);
         }
         return 0;
     }
@@ -88,7 +88,7 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
     if (buffered_.load(std::memory_order_relaxed) != 0) {
         return take_buffered(pieces);
     }
-    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
+    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed) != Reason::none) {
         return 0;
     }
     // One call fills the caller's pieces and takes what follows into the buffer: the next header, usually.
@@ -110,7 +110,7 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
     }
     if (received <= 0) {
         if (received == 0 || (errno != EAGAIN && errno != EINTR)) {
-            ended_.store(true, std::memory_order_release);
+            ended_.store(reason_of_end(received == 0 ? 0 : errno), std::memory_order_release);
         }
         return 0;
     }
@@ -138,8 +138,9 @@ void SocketStream::want_room(bool wanted) {
 }
 
 Outcome SocketStream::state() const {
-    if (ended_.load(std::memory_order_acquire) && buffered_.load(std::memory_order_acquire) == 0) {
-        return {Status::peer_lost, Reason::stream_closed};
+    const Reason ended = ended_.load(std::memory_order_acquire);
+    if (ended != Reason::none && buffered_.load(std::memory_order_acquire) == 0) {
+        return {Status::peer_lost, ended};
     }
     return {};
 }

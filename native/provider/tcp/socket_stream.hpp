@@ -33,7 +33,7 @@ private:
     std::vector<std::byte> buffer_; // bytes that came beyond the pieces that were asked for
     std::atomic<size_t> buffered_{0};
     size_t at_ = 0;
-    std::atomic<bool> ended_{false};
+    std::atomic<Reason> ended_{Reason::none};
     std::atomic<bool> closed_{false};
 };
 

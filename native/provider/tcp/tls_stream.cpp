@@ -69,7 +69,7 @@ bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at,
         return false;
     }
     if (!session_.write(plain_.data(), filled)) {
-        ended_.store(true, std::memory_order_release);
+        ended_.store(Reason::stream_closed, std::memory_order_release);
         return false;
     }
     taken += filled;
@@ -111,7 +111,7 @@ size_t TlsStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
     }
     if (session_.failed()) {
         flush(); // the alert
-        ended_.store(true, std::memory_order_release);
+        ended_.store(Reason::stream_closed, std::memory_order_release);
     }
     more_.store(read_at_ != read_end_ || session_.has_input(), std::memory_order_release);
     return got == 0 && gone ? kGone : got;
@@ -122,7 +122,7 @@ bool TlsStream::pull() {
     const ssize_t received = recv(socket_.get(), in_.data(), in_.size(), MSG_DONTWAIT);
     if (received <= 0) {
         if (received == 0 || (errno != EAGAIN && errno != EINTR)) {
-            ended_.store(true, std::memory_order_release);
+            ended_.store(reason_of_end(received == 0 ? 0 : errno), std::memory_order_release);
         }
         return false;
     }
@@ -145,7 +145,7 @@ void TlsStream::flush() {
             ::send(socket_.get(), out_.data() + out_at_, out_end_ - out_at_, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0) {
             if (errno != EAGAIN && errno != EINTR) {
-                ended_.store(true, std::memory_order_release);
+                ended_.store(reason_of_end(errno), std::memory_order_release);
             }
             break;
         }
@@ -175,8 +175,9 @@ void TlsStream::want_room(bool wanted) {
 }
 
 Outcome TlsStream::state() const {
-    if (ended_.load(std::memory_order_acquire) && !more_.load(std::memory_order_acquire)) {
-        return {Status::peer_lost, Reason::stream_closed};
+    const Reason ended = ended_.load(std::memory_order_acquire);
+    if (ended != Reason::none && !more_.load(std::memory_order_acquire)) {
+        return {Status::peer_lost, ended};
     }
     return {};
 }

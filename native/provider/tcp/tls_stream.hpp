@@ -36,7 +36,7 @@ private:
     void flush();
     void update_watch();
     [[nodiscard]] bool unsent() const { return out_at_ != out_end_ || session_.has_output(); }
-    [[nodiscard]] bool usable() const { return !closed_ && !ended_.load(std::memory_order_relaxed); }
+    [[nodiscard]] bool usable() const { return !closed_ && ended_.load(std::memory_order_relaxed) == Reason::none; }
 
     Descriptor socket_;
     Host& host_;
@@ -54,7 +54,7 @@ private:
     bool watched_ = false;
     bool closed_ = false;
     std::atomic<bool> more_{false}; // decrypted bytes, or some to decrypt, are here already
-    std::atomic<bool> ended_{false};
+    std::atomic<Reason> ended_{Reason::none};
 };
 
 } // namespace zerohop::tcp

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 from zerohop.config.settings import UNSET, Unset, resolve
+from zerohop.core import opening
 from zerohop.core.base.frameworks import check_unpatched
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.uninterrupted import uninterrupted
@@ -149,7 +150,10 @@ class Context(StridedTransfers, NotCopyable):
         self.url: Final = core.url
 
     def _open(self, settings: Settings) -> None:
-        super().__init__(Core(settings, Connection))
+        try:
+            super().__init__(Core(settings, Connection))
+        except (ImportError, OSError) as error:
+            raise opening.error_of_import(error) from None
 
     @overload
     def register(self, x: list[Any], rights: Rights | None = None, *, as_bytes: bool = False) -> list[Memory]: ...

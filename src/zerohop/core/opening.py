@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from zerohop._native import NativeError
 from zerohop.errors import (
+    NOT_ALLOWED,
     DeadlineExceeded,
     Unsupported,
+    ZerohopError,
     from_native,
     from_os,
     of_sandbox,
@@ -13,9 +21,34 @@ from zerohop.errors import (
     too_many_threads,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def error_of_import(error: ImportError | OSError) -> BaseException:
+    """Return the error to raise for a module that cannot be loaded.
+
+    Python takes a file that it may not look at for one that is not there. So the calls of an import are made again.
+    """
+    here = Path(__file__)
+    calls: dict[str, Callable[[], object]] = {
+        "stat": here.stat,
+        "openat": here.read_bytes,
+        "getdents64": partial(os.listdir, here.parent),
+        "mmap": partial(mmap.mmap, -1, mmap.PAGESIZE),
+    }
+    for call, make in calls.items():
+        try:
+            make()
+        except OSError as refused:
+            return of_sandbox(refused, call, operation="open") or error
+    return error
+
 
 def error_of_engine(error: BaseException) -> BaseException:
     """Return the error to raise for one of the engine, which starts native threads and makes descriptors."""
+    if isinstance(error, NativeError) and error.args[1] == NOT_ALLOWED:  # it names the call
+        return _of_native(error)
     if isinstance(error, NativeError):
         # Imported here because a Context that opens needs none of it.
         from zerohop.machine.host import why_no_context
@@ -37,7 +70,9 @@ def error_of_parts(error: BaseException, seconds: float) -> BaseException:
             fix="open the Context before that work begins, or have it give the lock up now and then",
             operation="open",
         )
-    if isinstance(error, OSError) and out_of_descriptors(error):
+    if isinstance(error, ZerohopError):
+        error.operation = error.operation or "open"
+    elif isinstance(error, OSError) and out_of_descriptors(error):
         return from_os(error, operation="open")
     return error
 

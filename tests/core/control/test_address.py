@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 import zerohop as zh
 from zerohop.core.control import address, sockets
 from zerohop.core.control.address import Address
+
+if TYPE_CHECKING:
+    from zerohop.core.base.sandbox import Socket
 
 ID = "0123456789abcdef" * 2
 
@@ -183,7 +186,7 @@ class TestDirectory:
         short = _short(tmp_path, monkeypatch)
         listen, refused = sockets.listen, []
 
-        def refuse_first(sock: socket.socket, where: Any) -> None:
+        def refuse_first(sock: Socket, where: Any) -> None:
             if not str(where).startswith(str(short)) and isinstance(where, str):
                 refused.append(Path(where).parent)
                 raise OSError(errno.ENOSPC, "No space left on device")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+import weakref
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from zerohop.core.base.flag import Flag
 from zerohop.errors import Unsupported
@@ -39,19 +40,40 @@ def uninterrupted(call: Callable[[], T], undo: Callable[[T], object]) -> T:
         return call()
     work = _Work(call, undo)
     try:
-        try:
-            # An exception in the middle of threading.Thread.start() may undo half of it.
-            _thread.start_new_thread(work.run, ())
-        except RuntimeError as error:
-            if str(error) != _NO_ROOM:
-                raise
-            # The call says better what is missing.
-            work.run()
-        work.ended.wait()
+        if not _run_on_thread(work):
+            work.run()  # which says better what is missing
         return work.take()
     except BaseException:
         work.abandon()
         raise
+
+
+def _run_on_thread(work: _Work[T]) -> bool:
+    """Run the work on a thread of its own, and wait for that; return False if the thread could not do it.
+
+    A thread that gets no memory for its first frame ends without a word. Whether it ended well or not, it then drops
+    its argument, and that releases the lock by C code alone.
+    """
+    gone = threading.Lock()
+    gone.acquire()
+    argument = _Argument()
+    # It releases the lock, whatever its arguments.
+    watch = weakref.ref(argument, cast("Callable[[object], None]", gone.__exit__))
+    try:
+        # An exception in the middle of threading.Thread.start() may undo half of it.
+        _thread.start_new_thread(work.run, (argument,))
+    except RuntimeError as error:
+        if str(error) != _NO_ROOM:
+            raise
+        return False
+    del argument
+    gone.acquire()
+    del watch
+    return work.ended.is_set()
+
+
+class _Argument:
+    """Is dropped when its thread ends."""
 
 
 class _Work(Generic[T]):
@@ -66,7 +88,8 @@ class _Work(Generic[T]):
         self._values: list[T] = []
         self._error: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self, argument: object = None) -> None:
+        del argument  # which the traceback of an error would keep
         try:
             value = self._call()
             with self._lock:

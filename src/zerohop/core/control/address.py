@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from zerohop.core.base import sandbox
 from zerohop.errors import Unsupported, out_of_descriptors
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def make_directory(fill: Callable[[Path], None] = lambda _: None) -> Iterator[Pa
         _sweep(directory.parent, prefix, directory)
         yield directory
     finally:
-        os.close(lock)
+        sandbox.close(lock)
 
 
 def _make_anywhere(prefix: str, fill: Callable[[Path], None]) -> tuple[Path, int]:
@@ -202,7 +203,7 @@ def _make_filled(prefix: str, parent: str, fill: Callable[[Path], None]) -> tupl
         fill(directory)
     except BaseException:
         remove_directory(directory)
-        os.close(lock)
+        sandbox.close(lock)
         raise
     return directory, lock
 
@@ -227,7 +228,7 @@ def _make_locked(prefix: str, parent: str) -> tuple[Path, int]:
                 return directory, lock
         except OSError:  # a file system without locks, where no process can lock it in order to sweep it either
             return directory, lock
-        os.close(lock)
+        sandbox.close(lock)
 
 
 def is_ours(path: str) -> bool:
@@ -291,7 +292,7 @@ def _remove_if_left(directory: Path) -> bool:
         remove_directory(directory)
         return True
     finally:
-        os.close(lock)
+        sandbox.close(lock)
 
 
 def _bound_sockets() -> frozenset[str]:

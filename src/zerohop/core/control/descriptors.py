@@ -7,6 +7,9 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from zerohop.core.base import sandbox
+from zerohop.errors import Unsupported
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -37,8 +40,9 @@ def copies_of(fds: Sequence[int]) -> list[int]:
     copies: list[int] = []
     try:
         for fd in fds:
-            copies.append(os.dup(fd))  # noqa: PERF401 - a comprehension would forget them when one fails
-    except OSError:
+            with sandbox.naming("dup", ""):
+                copies.append(os.dup(fd))
+    except (OSError, Unsupported):
         close_all(copies)
         raise
     return copies
@@ -47,5 +51,5 @@ def copies_of(fds: Sequence[int]) -> list[int]:
 def close_all(fds: list[int]) -> None:
     """Close each descriptor, and empty the list."""
     for fd in fds:
-        os.close(fd)
+        sandbox.close(fd)
     fds.clear()

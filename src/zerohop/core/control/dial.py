@@ -21,6 +21,7 @@ from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
     ProtocolError,
+    Unsupported,
     ZerohopError,
     copy_of,
     from_os,
@@ -46,17 +47,23 @@ async def open_channel(control: ControlThread, where: Address, waits: Callable[[
     ``waits`` is told for what this waits, where that is worth telling; there is no time limit but the caller's.
 
     Raises:
-        PeerLost: nobody answers, or this process is out of descriptors.
+        PeerLost: nobody answers.
+        LimitReached: this process is out of descriptors.
+        Unsupported: the system refuses a call to this process.
     """
-    why_not = ""
+    why_not, refused = "", None
     if where.socket_path and where.host_id in ("", address.host_id()):
         try:
             return await _open_unix(control, where.socket_path, waits)
+        except Unsupported as error:
+            why_not, refused = error.reason, error
         except (OSError, AccessDenied) as error:
             _check_descriptors(error, where)
             why_not = f"nobody answers at {where.socket_path} ({getattr(error, 'strerror', None) or error})"
     if where.listens:
         return await open_tcp(control, where, why_not, waits)
+    if refused is not None:
+        raise refused
     raise PeerLost(
         why_not or "the peer is on another host and does not listen on TCP",
         fix=_fix(where) if why_not else _LISTEN,
@@ -102,7 +109,7 @@ def _fix(where: Address) -> str:
 
 async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:
     _check_path(path)
-    sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="connect")
+    sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM)
     control.own(sock)
     try:
         while True:
@@ -128,7 +135,7 @@ async def open_tcp(
 
     With ``waits`` there is no time limit but the caller's: a host may be busy, or its listener's backlog full.
     """
-    failure: OSError | None = None
+    failure: OSError | Unsupported | None = None
     tried += ", and " if tried else ""
     try:
         found = await _resolve(control, where)
@@ -140,7 +147,7 @@ async def open_tcp(
         if waits is not None:
             waits(f"{tried}nobody answers at {where.place} (is that host up, or does a firewall drop the port?)")
         try:
-            sock = sockets.new(family, kind, protocol, operation="connect")
+            sock = sockets.new(family, kind, protocol)
             control.own(sock)
             await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), limit)
             if waits is not None:
@@ -148,7 +155,7 @@ async def open_tcp(
             return Channel(sock)
         except TimeoutError:
             failure = TimeoutError("no answer")
-        except OSError as error:
+        except (OSError, Unsupported) as error:
             _check_descriptors(error, where)
             failure = error
         except BaseException:
@@ -157,6 +164,8 @@ async def open_tcp(
             raise
         if sock is not None:
             sock.close()
+    if isinstance(failure, Unsupported):
+        raise failure
     why, fix = _unreached(where, failure)
     raise PeerLost(f"{tried}{why}", fix=fix, peer=where.context, operation="connect")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.core.base.sandbox import naming
+from zerohop.core.base.sandbox import Socket, named_socket, naming
 from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
@@ -79,8 +79,10 @@ class Listeners:
                 fix="choose another address; port 0 takes a free port",
                 operation="listen",
             ) from None
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, ZerohopError):
+                error.operation = error.operation or "listen"
             raise
 
     def start(
@@ -141,18 +143,16 @@ class Listeners:
         )[0]
         if not ipaddress.ip_address(where[0]).is_loopback:
             _check_exposed(listen, settings)
-        sock = sockets.new(family, kind, protocol, operation="listen")
+        sock = sockets.new(family, kind, protocol)
         self._sockets.append(sock)
-        with naming("setsockopt", "listen"):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sockets.listen(sock, where)
-        with naming("getsockname", "listen"):
-            bound = sock.getsockname()
+        bound = sock.getsockname()
         both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         self.host, self.port = advertised_host(bound[0], settings.advertise, both=both), bound[1]
 
     def _bind_unix(self) -> None:
-        sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="listen")
+        sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sockets.append(sock)
         with address.make_directory(partial(sockets.listen_in, sock)) as self._directory:
             self.socket_path = str(self._directory / address.SOCKET_NAME)
@@ -162,13 +162,16 @@ class Listeners:
         while True:
             await room.vacancy()
             try:
-                sock, where = await loop.sock_accept(listening)
-            except OSError as error:
+                with naming("accept4", "listen"):
+                    accepted, where = await loop.sock_accept(listening)
+                sock = named_socket(accepted)
+            except (OSError, ZerohopError) as error:
                 if self._closed:
                     return
-                fix = "Fix: raise the limit: ulimit -n" if out_of_descriptors(error) else "It is tried again"
+                full = isinstance(error, OSError) and out_of_descriptors(error)
+                fix = "Fix: raise the limit: ulimit -n" if full else "It is tried again"
                 self._control.warn_once("", "accept", "cannot accept peers: %s. %s", error, fix)
-                if out_of_descriptors(error):
+                if full:
                     self._turn_away(listening)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -288,6 +291,6 @@ def _check_exposed(listen: str, settings: Settings) -> None:
 
 def _new_reserve() -> socket.socket | None:
     try:
-        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        return Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
         return None

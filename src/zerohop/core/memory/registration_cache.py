@@ -8,14 +8,13 @@ be referenced weakly, are never cached.
 from __future__ import annotations
 
 import bisect
-import os
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
-from zerohop.core.base import closed_engine
+from zerohop.core.base import closed_engine, sandbox
 from zerohop.core.memory import shared_pages, sources
 from zerohop.core.memory.living import Living
 from zerohop.core.memory.registration import Registration
@@ -278,7 +277,7 @@ class RegistrationCache:
             raise _failed(error, "register", f"{source.extent} bytes at {source.base:#x}") from None
         finally:
             if backing is not None:
-                os.close(backing.fd)
+                sandbox.close(backing.fd)
         if index >= 0:
             self._on_device_used(index)
         registration = Registration(region, source.device, offset, readonly=source.readonly)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from zerohop.core.base import sandbox
 from zerohop.errors import RegistrationFailed
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backin
         return None
     if _is_file(fd, mapped):
         return Backing(fd, offset)
-    os.close(fd)
+    sandbox.close(fd)
     return None
 
 
@@ -91,7 +92,7 @@ def reserve(backing: Backing, nbytes: int, *, readonly: bool) -> None:
             operation="register",
         ) from error
     finally:
-        os.close(fd)
+        sandbox.close(fd)
 
 
 def _fill_holes(fd: int, start: int, end: int) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import bisect
 import math
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
+from zerohop.core.base import sandbox
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
 from zerohop.core.control.descriptors import close_all
@@ -172,7 +172,7 @@ class Exports:
                 place = given.number, request.provider, extent.nbytes, writable, extent.fd_offset
                 self._post(wire.Allocation(*place, nfds=1), [fd])
             finally:
-                os.close(fd)
+                sandbox.close(fd)
         return _part(share, given)
 
     async def _give_memory(self, request: wire.ImportRequest, share: LocalShare) -> wire.Imported:

@@ -11,9 +11,6 @@ import collections
 import concurrent.futures
 import ctypes
 import functools
-import os
-import selectors
-import socket
 import threading
 import time
 import weakref
@@ -21,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import WarnOnce, logger
-from zerohop.core.base.sandbox import naming
-from zerohop.errors import too_many_threads
+from zerohop.core.runtime.control_loop import File, file_of, new_loop
+from zerohop.errors import Unsupported, too_many_threads
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
-_File = tuple[int, int]
 
 THREAD_NAME: Final = "zerohop-control"
 _ENDING_S: Final = 1.0
@@ -42,15 +39,18 @@ class ControlThread:
     """Runs asyncio's own event loop on a daemon thread, whatever event loop policy the application has."""
 
     def __init__(self) -> None:
-        self.loop, self._selector = _new_loop()
-        self._selector_file = _file_of(self._selector.fileno())
+        self.loop, self._selector = new_loop()
+        self._selector_file = file_of(self._selector.fileno())
         # All sockets of the control plane and their files are here, so that a forked child can close its copies.
-        self._sockets: weakref.WeakKeyDictionary[socket.socket, _File] = weakref.WeakKeyDictionary()
+        self._sockets: weakref.WeakKeyDictionary[socket.socket, File] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self._woken = False
         self.warn_once = WarnOnce()
+        # Set once the system refuses a call without which the loop cannot be woken, or cannot wait.
+        self.refused: Unsupported | None = None
+        self.loop.set_exception_handler(self._failed_callback)
         self._stopped = False
         self._broken = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -64,14 +64,14 @@ class ControlThread:
 
     def own(self, sock: socket.socket) -> None:
         """Note a socket of the control plane, for as long as it lives."""
-        self._sockets[sock] = _file_of(sock.fileno())
+        self._sockets[sock] = file_of(sock.fileno())
 
     def call(self, callback: Callable[..., object], *args: Any) -> bool:
-        """Run a callback on the loop soon; return False, and run nothing, after ``stop``.
+        """Run a callback on the loop soon; return False after ``stop``, or if the system refuses to wake the loop.
 
         Any thread may call this, and so may destructors.
         """
-        if self._stopped:
+        if self._stopped or self.refused is not None:
             return False
         self._calls.append((callback, args))
         if self._woken:
@@ -80,6 +80,10 @@ class ControlThread:
             self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
         except RuntimeError:  # the loop was closed meanwhile
+            return False
+        except Unsupported as error:
+            self._woken = False
+            self.refused = error
             return False
         except BaseException:  # of a signal's handler: the next call wakes the loop, perhaps once more than it need
             self._woken = False
@@ -101,9 +105,9 @@ class ControlThread:
         self._woken = True
         self.loop.call_soon(self._run_calls)
 
-    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run a coroutine function on the loop, from any thread."""
-        self.call(self.start, work, *args)
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
+        """Run a coroutine function on the loop, from any thread; return what ``call`` returns."""
+        return self.call(self.start, work, *args)
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
         """Run a coroutine function on the loop; called on the loop."""
@@ -127,8 +131,7 @@ class ControlThread:
             finally:
                 done.set()
 
-        self.spawn(tracked)
-        return done.wait(timeout)
+        return self.spawn(tracked) and done.wait(timeout)
 
     def run(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> None:
         """Run a coroutine function on the loop from another thread, and raise what it raises.
@@ -182,11 +185,11 @@ class ControlThread:
 
         Their numbers may be those of other files by now, which nothing here may close.
         """
-        if self._stopped or _file_of(self._selector.fileno()) == self._selector_file:
+        if self._stopped or file_of(self._selector.fileno()) == self._selector_file:
             return self._broken
         self._broken = self._stopped = True
         for sock, file in list(self._sockets.items()):
-            if _file_of(sock.fileno()) != file:
+            if file_of(sock.fileno()) != file:
                 sock.detach()
         # Neither the loop nor its tasks are freed, which would close the sockets by which it is woken.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
@@ -206,15 +209,29 @@ class ControlThread:
                 self.loop.close()
 
     def _turn_until_stopped(self) -> bool:
-        """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback."""
+        """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback.
+
+        Without the call by which it waits, it can never go on.
+        """
         try:
             self.loop.run_forever()
+        except Unsupported as error:
+            self.refused = error
         except Exception as error:  # noqa: BLE001 - of the loop itself, out of memory; peers and waiters need the loop
             if self.descriptors_closed():
                 return True
             self._report(error)
             return False
         return True
+
+    def _failed_callback(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report what a callback of the loop's own has raised; the loop may call it again at once, for ever."""
+        error = context.get("exception")
+        if isinstance(error, Unsupported):
+            self.warn_once("", "refused", "%s", error)
+        else:
+            self._report(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+        time.sleep(_RESTART_PAUSE_S)
 
     def _report(self, error: BaseException) -> None:
         """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
@@ -236,51 +253,6 @@ class ControlThread:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(error)
-
-
-def _file_of(fd: int) -> _File:
-    """Return what tells a descriptor's file from others, though not one epoll from another; (-1, -1): it is closed."""
-    try:
-        info = os.fstat(fd)
-    except OSError:
-        return -1, -1
-    return info.st_dev, info.st_ino
-
-
-def _new_loop() -> tuple[asyncio.AbstractEventLoop, selectors.DefaultSelector]:
-    """Make an event loop; return it and its selector.
-
-    Raises:
-        Unsupported: the system refuses a call that the loop needs.
-        OSError: there are too few descriptors for one.
-    """
-    with naming("epoll_create1"):
-        selector = selectors.DefaultSelector()
-    try:
-        _try_calls(selector)
-        return asyncio.SelectorEventLoop(selector), selector
-    except BaseException:
-        selector.close()
-        raise
-
-
-def _try_calls(selector: selectors.BaseSelector) -> None:
-    """Make the calls by which another thread wakes a loop, because a loop that is refused one sleeps or spins.
-
-    The loop's constructor makes a socket pair, too, and leaks the selector if that fails.
-    """
-    with naming("socketpair"):
-        ours, theirs = socket.socketpair()
-    with ours, theirs:
-        with naming("epoll_ctl"):
-            selector.register(ours, selectors.EVENT_READ)
-        with naming("sendto"):
-            theirs.send(b"\0")
-        with naming("epoll_wait"):
-            selector.select(0)
-        with naming("recvfrom"):
-            ours.recv(1)
-        selector.unregister(ours)
 
 
 class _Aside(Generic[T]):

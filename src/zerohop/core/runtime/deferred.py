@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 import weakref
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
@@ -141,6 +142,9 @@ class Deferred(InFlight[T]):
         if self._failure is not None and native.reason == Reason.USER:
             return self._failure
         silence = self._silence
+        refused = self._core.control.refused
+        if refused is not None:
+            silence = partial(copy_of, refused)
         if native.status == Status.DEADLINE and silence is not None:
             error = silence()
             complete_fields(error, self._kind, self._path)
@@ -191,7 +195,8 @@ def defer(
         core.deferred[operation] = peer
     operation._gate = gate
     begin = _start, core, operation, at_end, native, deadline_ns, work, (operation,) if wants_operation else ()
-    core.control.call(*begin if gate is None else (gate.enter, *begin))
+    if not core.control.call(*begin if gate is None else (gate.enter, *begin)) and core.control.refused is not None:
+        operation.fail(copy_of(core.control.refused))
     return operation
 
 

@@ -1,0 +1,64 @@
+"""Makes the event loop of a control thread, which names each system call that a sandbox refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import socket
+from typing import TypeAlias
+
+from zerohop.core.base.sandbox import Selector, named_socket, naming
+
+# The device and the inode of a descriptor's file.
+File: TypeAlias = tuple[int, int]
+
+
+def file_of(fd: int) -> File:
+    """Return what tells a descriptor's file from others, though not one epoll from another; (-1, -1): it is closed."""
+    try:
+        info = os.fstat(fd)
+    except OSError:
+        return -1, -1
+    return info.st_dev, info.st_ino
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Wakes itself by a pair of Sockets. The plain ones say nothing when the system refuses to send."""
+
+    def _make_self_pipe(self) -> None:
+        super()._make_self_pipe()  # type: ignore[misc] # not in its stub: the event loop's own
+        for end in ("_ssock", "_csock"):
+            setattr(self, end, named_socket(getattr(self, end)))
+
+
+def new_loop() -> tuple[asyncio.AbstractEventLoop, Selector]:
+    """Make an event loop; return it and its selector.
+
+    Raises:
+        Unsupported: the system refuses a call that the loop needs.
+        OSError: there are too few descriptors for one.
+    """
+    with naming("epoll_create1"):
+        selector = Selector()
+    try:
+        _try_calls(selector)
+        return _Loop(selector), selector
+    except BaseException:
+        selector.close()
+        raise
+
+
+def _try_calls(selector: selectors.BaseSelector) -> None:
+    """Make the calls by which another thread wakes a loop, because a loop that is refused one sleeps or spins.
+
+    The loop's constructor makes a socket pair, too, and leaks the selector if that fails.
+    """
+    with naming("socketpair"):
+        ours, theirs = map(named_socket, socket.socketpair())
+    with ours, theirs:
+        selector.register(ours, selectors.EVENT_READ)
+        theirs.send(b"\0")
+        selector.select(0)
+        ours.recv(1)
+        selector.unregister(ours)
