@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 from zerohop.core.control import address, sockets
 from zerohop.core.control.address import Address
 
@@ -147,6 +148,22 @@ class TestDirectory:
         assert len(str(directory / address.SOCKET_NAME)) <= address.MAX_SOCKET_PATH
         address.remove_directory(directory)
 
+    @pytest.mark.parametrize(
+        "name", [b"a\nb", b"a\tb", b"a\x7f", "a\u00a0b".encode(), "a\u200db".encode(), "\u202ea".encode(), b"\xff\xfe"]
+    )
+    def test_a_runtime_directory_that_no_url_can_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
+    ) -> None:
+        """It is passed over, so that peers can connect by the URL."""
+        runtime = _short(tmp_path, monkeypatch) / os.fsdecode(name)
+        runtime.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        with zh.Context(listen=None) as here, zh.Context(listen=None) as there, here.alloc(5) as memory:
+            there.write(b"hello", memory.share("rw")).result(PATIENCE_S)
+            there.connect(here.url).result(PATIENCE_S)
+            assert memory.read_bytes() == b"hello"
+            assert Path(address.parse(here.url).socket_path).parent.parent == Path("/tmp")
+
     def test_no_place_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither of the usual directories can be written to, and TMPDIR is too long for a Unix socket."""
 
@@ -155,11 +172,11 @@ class TestDirectory:
 
         long = "/" + "x" * 90
         monkeypatch.setenv("TMPDIR", long)
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "/a\nb")
         monkeypatch.setattr(address, "_make_locked", refuse)
         with pytest.raises(zh.Unsupported) as caught:
             zh.Context()
-        for said in ("/tmp: Permission denied", f"{long}: longer than"):
+        for said in ("/tmp: Permission denied", f"{long}: longer than", r"/a\nb: its path"):
             assert said in caught.value.reason
         assert "TMPDIR=" in caught.value.fix
 

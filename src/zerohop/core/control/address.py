@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from zerohop.core.base.peer_text import printable
 from zerohop.errors import Unsupported, out_of_descriptors
 
 if TYPE_CHECKING:
@@ -179,6 +180,9 @@ def _make_anywhere(prefix: str, fill: Callable[[Path], None]) -> tuple[Path, int
     environment = os.environ
     for parent in (environment.get("XDG_RUNTIME_DIR", ""), "/tmp", environment.get("TMPDIR", ""), "/var/tmp"):
         if not parent.startswith("/"):
+            continue
+        if not parent.isprintable():  # no peer would take a URL that names it
+            tried[printable(parent)] = "its path has characters that are not printed, or is no UTF-8"
             continue
         if len(os.fsencode(parent)) > room:
             tried[parent] = f"longer than {room} bytes"
