@@ -1,4 +1,4 @@
-"""URLs, listening addresses, and the directory of a Context's Unix socket."""
+"""URLs, and the directory of a Context's Unix socket."""
 
 from __future__ import annotations
 
@@ -96,23 +96,14 @@ def test_random_text(text: str) -> None:
     assert parsed.listens or parsed.socket_path
 
 
-@pytest.mark.parametrize(
-    ("listen", "expected"),
-    [
-        ("127.0.0.1:0", ("127.0.0.1", 0)),
-        ("[::1]:80", ("::1", 80)),
-        ("host", ("host", 0)),
-        ("0.0.0.0:7", ("0.0.0.0", 7)),
-    ],
-)
-def test_listen(listen: str, expected: tuple[str, int]) -> None:
-    assert address.split_listen(listen) == expected
-
-
-@pytest.mark.parametrize("listen", ["", ":80", "h:port", "h:99999", "h:1/path", "user@h:1", "[::1:80"])
-def test_what_cannot_be_listened_on(listen: str) -> None:
-    with pytest.raises(ValueError, match="listen="):
-        address.split_listen(listen)
+@pytest.mark.parametrize("zone", ["lo", "eth0", "25", "251", "2"])
+def test_the_zone_of_an_address(zone: str) -> None:
+    """A URL encodes its percent sign, and people may leave that."""
+    where = Address(f"fe80::1%{zone}", 5, ID)
+    assert f"[fe80::1%25{zone}]:5" in where.url()
+    assert address.parse(where.url()) == where
+    assert address.parse("zerohop://[fe80::1%lo]:5").host == "fe80::1%lo"
+    assert address.parse("zerohop://[fe80::1%25]:5").host == "fe80::1%25"
 
 
 def test_the_host_has_one_id() -> None:
