@@ -57,6 +57,14 @@ bool Descriptor::drain() const {
     return !lost() && read(fd_, &count, sizeof count) > 0;
 }
 
+bool Descriptor::lost() const {
+    struct stat info{};
+    if (fstat(fd_, &info) != 0) {
+        return errno == EBADF; // a sandbox may refuse the look
+    }
+    return !(File{info.st_dev, info.st_ino} == file_);
+}
+
 Descriptor::File Descriptor::file_of(int fd) {
     struct stat info{};
     return fd >= 0 && fstat(fd, &info) == 0 ? File{info.st_dev, info.st_ino} : File{};

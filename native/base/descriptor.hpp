@@ -37,7 +37,7 @@ public:
     void reset(int fd = -1);
     // Returns true if the program has closed the descriptor, as os.closerange() does; the number may be that of another
     // file by now. A file without a name of its own, as an epoll, is not told from another such file.
-    [[nodiscard]] bool lost() const { return !(file_of(fd_) == file_); }
+    [[nodiscard]] bool lost() const;
     // Gives the descriptor to the caller, who closes it.
     [[nodiscard]] int release() { return std::exchange(fd_, -1); }
 

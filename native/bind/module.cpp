@@ -7,8 +7,23 @@
 
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
-NB_MODULE(_native, m) {
+namespace {
+
+// Refuses any interpreter but the main one. It runs before nanobind's own part of the import, which points the whole
+// process at the types of the importing interpreter, and leaves it so where the import fails later.
+int refuse_subinterpreter(PyObject* /* module */) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_ImportError, "zerohop can be imported by the main interpreter only, and this is another one");
+    return -1;
+}
+
+} // namespace
+
+NB_MODULE(unguarded, m) {
     const zerohop::bind::SignalsHeld held;
     // nanobind ends the process where its enumerations are made a second time.
     static bool loaded = false;
@@ -33,4 +48,23 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_sim_stream(m);
     zerohop::bind::register_array(m);
     zerohop::bind::register_fabric(m);
+}
+
+extern "C" NB_EXPORT PyObject* PyInit__native(); // no header declares what Python looks up by its name
+
+extern "C" PyObject* PyInit__native() {
+    PyObject* const made = PyInit_unguarded();
+    // The check is a step of the definition's own: Python 3.13 calls this function as the main interpreter, and the
+    // steps as the one that imports. The definition is the same one at each call.
+    static std::vector<PyModuleDef_Slot> steps;
+    if (made != nullptr && steps.empty()) {
+        auto* const definition = reinterpret_cast<PyModuleDef*>(made);
+        steps.push_back({Py_mod_exec, reinterpret_cast<void*>(&refuse_subinterpreter)});
+        for (const PyModuleDef_Slot* slot = definition->m_slots; slot->slot != 0; ++slot) {
+            steps.push_back(*slot);
+        }
+        steps.push_back({0, nullptr});
+        definition->m_slots = steps.data();
+    }
+    return made;
 }

@@ -14,7 +14,7 @@ from zerohop.config.verbs_options import VerbsOptions
 
 
 def test_the_table_covers_every_argument() -> None:
-    assert tuple(setting.name for setting in SETTINGS) == Settings._fields
+    assert (*(setting.name for setting in SETTINGS), "from_environment") == Settings._fields
     assert all(setting.help for setting in SETTINGS)
 
 
@@ -79,6 +79,11 @@ def test_a_secret_brings_encryption(given: Any, text: str | None, meant: str) ->
     assert resolve({"secret": "sesame", "encryption": given}, environment).encryption == meant
 
 
+def test_where_a_value_comes_from() -> None:
+    settings = resolve({"timeout": 1}, {"ZEROHOP_TIMEOUT": "7", "ZEROHOP_LISTEN": "none"})
+    assert (settings.source("timeout"), settings.source("listen")) == ("timeout", "ZEROHOP_LISTEN")
+
+
 def test_an_argument_wins() -> None:
     environment = {"ZEROHOP_TIMEOUT": "7", "ZEROHOP_LISTEN": "127.0.0.1:9"}
     assert resolve({"timeout": 1, "listen": None}, environment)[:1] == (None,)
@@ -100,6 +105,7 @@ def test_an_argument_wins() -> None:
         ("ZEROHOP_VERBS", "queue_pairs=0"),
         ("ZEROHOP_REQUIRE", "fast"),
         ("ZEROHOP_ENCRYPTION", "some"),
+        ("ZEROHOP_ENCRYPTION", "all"),
         # What os.environ makes of bytes that are not UTF-8.
         ("ZEROHOP_NAME", "trainer\udcff"),
         ("ZEROHOP_LISTEN", "\udcff:0"),

@@ -115,6 +115,41 @@ def test_two_arrays_that_lie_otherwise(world: World, known: bool) -> None:
             assert theirs.T.ravel().tolist() == flat.tolist()
 
 
+def test_one_pair_of_many_that_lies_otherwise(world: World) -> None:
+    """It is refused before the pair in front of it is posted, of a Context and of a Transport."""
+    nbytes = 1 << 20
+    columns = np.arange(60, dtype=np.int16).reshape(6, 10).T
+    data, into = np.full(nbytes, 7, np.uint8), np.zeros(nbytes, np.uint8)
+    with (
+        zh.Context(providers=[world.provider]) as other,
+        other.alloc(nbytes) as first,
+        other.register(np.zeros((10, 6), np.int16)) as rows,
+        world.here.register(columns, as_bytes=True) as wrong,
+        zh.Transport("cpu", ctx=world.here) as transport,
+        zh.Transport("cpu", ctx=other) as partner,
+    ):
+        plain, handle = first.share("rw"), rows.share("rw")
+        partner.connect(transport.bind())
+        transport.connect(partner.bind()).result(PATIENCE_S)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: world.here.write_many([(data, plain), (wrong, handle)], notify=1),
+            lambda: world.here.read_many([(plain, into), (handle, wrong)]),
+            lambda: transport.write_many([(data, plain), (wrong, handle)], notify=1),
+        )
+        for _ in ("on first use", "over routes that are known"):
+            for call in calls:
+                with pytest.raises(ValueError, match="scrambled"):
+                    call()
+            world.here.flush().result(PATIENCE_S)
+            assert not any(first.read_bytes())
+            assert not into.any()
+            assert not any(rows.read_bytes())
+            for known in (plain, handle):
+                world.here.read(known[:1], np.zeros(1, np.uint8)).result(PATIENCE_S)
+        with pytest.raises(zh.WouldBlock):
+            other.notification_nowait()
+
+
 def test_messages_do_not_say_how_an_array_lies(world: World) -> None:
     connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     with world.here.register(np.zeros((6, 10)).T, as_bytes=True) as memory:

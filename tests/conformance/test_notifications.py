@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import zerohop as zh
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.fixtures import OpenContext
+    from support.transports import Link
     from support.world import World
 
 # On both sides of 64 KiB, 256 KiB and 1 MiB, small ones in between so that large ones are overtaken if they can be.
@@ -52,6 +54,42 @@ def test_values_beyond_32_bits(world: World, value: int) -> None:
         world.here.notify(target.handle, value)
     world.expect_no_notification()
     target.expect_poison()
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, 1.0, "1"], ids=repr)
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_values_that_are_no_integers(world: World, link: Link, value: Any) -> None:
+    """Whether the path is known, so that the native part posts, or not."""
+    here, connection = world.here, world.here.connect(world.there.identity.url).result(PATIENCE_S)
+    memory, target = world.buffer("numpy", 64).memory, world.target("numpy", 64)
+    handle, pair, places = target.handle, [(memory, target.handle)], ([0], [0], [8])
+    calls: list[Callable[[], object]] = [
+        lambda: here.write(memory, handle, notify=value),
+        lambda: here.write_nowait(memory, handle, notify=value),
+        lambda: here.read(handle, memory, notify=value),
+        lambda: here.write_many(pair, notify=value),
+        lambda: here.write_many([*pair, (np.zeros(64, np.uint8), handle)], notify=value),
+        lambda: here.read_many([(handle, memory)], notify=value),
+        lambda: here.write_pages(memory, handle, [0], [0], page_bytes=8, notify=value),
+        lambda: here.read_pages(handle, memory, [0], [0], page_bytes=8, notify=value),
+        lambda: here.write_list(memory, handle, *places, notify=value),
+        lambda: here.read_list(handle, memory, *places, notify=value),
+        lambda: here.write_strided(memory, handle, rows=1, row_bytes=8, notify=value),
+        lambda: here.notify(handle, value),
+        lambda: here.notify(connection, value),
+        lambda: connection.notify(value),
+        lambda: link.here.write(memory, handle, notify=value),
+        lambda: link.here.write_many(pair, notify=value),
+    ]
+    for _ in ("on first use", "over a path that is known"):
+        for call in calls:
+            with pytest.raises(TypeError, match="object cannot be interpreted as an integer"):
+                call()
+        here.flush().result(PATIENCE_S)
+        target.expect_poison()
+        here.read(handle, memory).result(PATIENCE_S)
+    world.expect_no_notification()
+    link.expect_none()
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

@@ -47,6 +47,12 @@ class Settings(NamedTuple):
     spin_us: float
     heartbeat: float
     name: str
+    # Names of the settings whose values come from the environment.
+    from_environment: frozenset[str] = frozenset()
+
+    def source(self, name: str) -> str:
+        """Return what an error calls a setting: its variable if the value comes from there, else its argument."""
+        return _variable(name) if name in self.from_environment else name
 
     def __repr__(self) -> str:
         """Return the settings as text for logs and tracebacks, which the secret has no business in."""
@@ -67,7 +73,11 @@ class Setting(NamedTuple):
     @property
     def variable(self) -> str:
         """Return the name of the environment variable."""
-        return f"ZEROHOP_{self.name.upper()}"
+        return _variable(self.name)
+
+
+def _variable(name: str) -> str:
+    return f"ZEROHOP_{name.upper()}"
 
 
 def _text_or_none(text: str) -> str | None:
@@ -137,6 +147,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
     environment = os.environ if environment is None else environment
     warn_of_unknown(environment, [setting.variable for setting in SETTINGS])
     values: dict[str, Any] = {}
+    from_environment = set()
     for setting in SETTINGS:
         value = given.get(setting.name, UNSET)
         if value is not UNSET:
@@ -147,23 +158,25 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
             except ValueError as error:
                 raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
             values[setting.name] = _CHECKS[setting.name](setting.variable, value)
+            from_environment.add(setting.name)
         else:
             values[setting.name] = setting.default
-    _settle_encryption(values)
-    if values["name"] is None:
-        values["name"] = str(os.getpid())
-    return Settings(**values)
+    settings = Settings(**values, from_environment=frozenset(from_environment))
+    return settings._replace(encryption=_settled_encryption(settings), name=settings.name or str(os.getpid()))
 
 
-def _settle_encryption(values: dict[str, Any]) -> None:
+def _settled_encryption(settings: Settings) -> Encryption:
     """Give a secret the protection that it has by itself, and refuse to protect anything without one."""
-    secret = values["secret"] is not None
-    if values["encryption"] is None:
-        values["encryption"] = "control" if secret else "none"
-    elif values["encryption"] != "none" and not secret:
+    secret = settings.secret is not None
+    encryption: Encryption | None = settings.encryption
+    if encryption is None:
+        return "control" if secret else "none"
+    if encryption != "none" and not secret:
         raise ValueError(
-            f'encryption="{values["encryption"]}" takes its keys from a secret, and there is none. Fix: pass secret='
+            f'{settings.source("encryption")}="{encryption}" takes its keys from a secret, and there is none. '
+            f"Fix: pass secret="
         )
+    return encryption
 
 
 def _check_encryption(source: str, value: Any) -> str | None:

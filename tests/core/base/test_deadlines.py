@@ -21,7 +21,7 @@ def test_seconds() -> None:
     for wrong in (-1, -1e-9, math.nan, -math.inf):
         with pytest.raises(ValueError, match="negative"):
             seconds_of(wrong)
-    for no_number in (None, "1", [1]):
+    for no_number in (None, "1", [1], int, float, 1j):
         with pytest.raises(TypeError, match="number of seconds"):
             seconds_of(no_number)  # type: ignore[arg-type]
 

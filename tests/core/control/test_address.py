@@ -1,4 +1,4 @@
-"""URLs, listening addresses, and the directory of a Context's Unix socket."""
+"""URLs, and the directory of a Context's Unix socket."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 from zerohop.core.control import address, sockets
 from zerohop.core.control.address import Address
 
@@ -98,23 +99,14 @@ def test_random_text(text: str) -> None:
     assert parsed.listens or parsed.socket_path
 
 
-@pytest.mark.parametrize(
-    ("listen", "expected"),
-    [
-        ("127.0.0.1:0", ("127.0.0.1", 0)),
-        ("[::1]:80", ("::1", 80)),
-        ("host", ("host", 0)),
-        ("0.0.0.0:7", ("0.0.0.0", 7)),
-    ],
-)
-def test_listen(listen: str, expected: tuple[str, int]) -> None:
-    assert address.split_listen(listen) == expected
-
-
-@pytest.mark.parametrize("listen", ["", ":80", "h:port", "h:99999", "h:1/path", "user@h:1", "[::1:80"])
-def test_what_cannot_be_listened_on(listen: str) -> None:
-    with pytest.raises(ValueError, match="listen="):
-        address.split_listen(listen)
+@pytest.mark.parametrize("zone", ["lo", "eth0", "25", "251", "2"])
+def test_the_zone_of_an_address(zone: str) -> None:
+    """A URL encodes its percent sign, and people may leave that."""
+    where = Address(f"fe80::1%{zone}", 5, ID)
+    assert f"[fe80::1%25{zone}]:5" in where.url()
+    assert address.parse(where.url()) == where
+    assert address.parse("zerohop://[fe80::1%lo]:5").host == "fe80::1%lo"
+    assert address.parse("zerohop://[fe80::1%25]:5").host == "fe80::1%25"
 
 
 def test_the_host_has_one_id() -> None:
@@ -150,6 +142,22 @@ class TestDirectory:
         assert len(str(directory / address.SOCKET_NAME)) <= address.MAX_SOCKET_PATH
         address.remove_directory(directory)
 
+    @pytest.mark.parametrize(
+        "name", [b"a\nb", b"a\tb", b"a\x7f", "a\u00a0b".encode(), "a\u200db".encode(), "\u202ea".encode(), b"\xff\xfe"]
+    )
+    def test_a_runtime_directory_that_no_url_can_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
+    ) -> None:
+        """It is passed over, so that peers can connect by the URL."""
+        runtime = _short(tmp_path, monkeypatch) / os.fsdecode(name)
+        runtime.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        with zh.Context(listen=None) as here, zh.Context(listen=None) as there, here.alloc(5) as memory:
+            there.write(b"hello", memory.share("rw")).result(PATIENCE_S)
+            there.connect(here.url).result(PATIENCE_S)
+            assert memory.read_bytes() == b"hello"
+            assert Path(address.parse(here.url).socket_path).parent.parent == Path("/tmp")
+
     def test_no_place_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither of the usual directories can be written to, and TMPDIR is too long for a Unix socket."""
 
@@ -158,11 +166,11 @@ class TestDirectory:
 
         long = "/" + "x" * 90
         monkeypatch.setenv("TMPDIR", long)
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "/a\nb")
         monkeypatch.setattr(address, "_make_locked", refuse)
         with pytest.raises(zh.Unsupported) as caught:
             zh.Context()
-        for said in ("/tmp: Permission denied", f"{long}: longer than"):
+        for said in ("/tmp: Permission denied", f"{long}: longer than", r"/a\nb: its path"):
             assert said in caught.value.reason
         assert "TMPDIR=" in caught.value.fix
 

@@ -94,6 +94,14 @@ def test_the_name_of_a_host(unrouted: pytest.MonkeyPatch) -> None:
         ("::", "docker0", r"'docker0': the interface has no IPv6 address"),
         ("0.0.0.0", "eth9.invalid", r"neither an address, nor an interface.*lo \(127.0.0.1\).*eth2 \(no address\)"),
         ("0.0.0.0", "0.0.0.0", "no address that a peer could connect to"),
+        ("0.0.0.0", "0", "no address that a peer could connect to"),
+        ("0.0.0.0", "0.0", "no address that a peer could connect to"),
+        ("0.0.0.0", "0x0", "no address that a peer could connect to"),
+        ("0.0.0.0", "00.0.0.0", "no address that a peer could connect to"),
+        ("::", "::", "no address that a peer could connect to"),
+        ("::", "0:0:0:0:0:0:0:0", "no address that a peer could connect to"),
+        ("::", "::%lo", "no address that a peer could connect to"),
+        ("::", "::ffff:0.0.0.0", "no address that a peer could connect to"),
         ("127.0.0.1", "eth1", r'listens on 127.0.0.1 only.*listen="0.0.0.0:0"'),
     ],
 )
@@ -108,10 +116,13 @@ def test_the_interfaces_of_this_host() -> None:
     assert "127.0.0.1" in found["lo"].addresses
 
 
-def test_a_context_tells_peers() -> None:
+def test_a_context_tells_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     with zh.Context(advertise="lo", listen="127.0.0.1:0") as context:
         assert address.parse(context.url).host == "127.0.0.1"
     with zh.Context(advertise="192.0.2.77") as context:
         assert address.parse(context.url).host == "192.0.2.77"
-    with pytest.raises(ValueError, match=r"advertise='eth9\.invalid'"):
+    with pytest.raises(ValueError, match=r"^advertise='eth9\.invalid'"):
         zh.Context(advertise="eth9.invalid")
+    monkeypatch.setenv("ZEROHOP_ADVERTISE", "0")
+    with pytest.raises(ValueError, match=r"^ZEROHOP_ADVERTISE='0'"):
+        zh.Context()

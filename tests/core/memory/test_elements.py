@@ -151,6 +151,8 @@ def test_on_a_device(open_context: OpenContext) -> None:
         ("ab", "int8", TypeError, "a shape is an int, or a sequence"),
         (4, "nope", TypeError, "no type of elements"),
         (4, 5, TypeError, "no type of elements"),
+        (4, "\ud800", TypeError, "no type of elements"),
+        (4, "(2,f4", TypeError, "no type of elements"),
         (4, "O", TypeError, "cannot be allocated"),
         (4, "U3", TypeError, "cannot be allocated"),
         (4, ">i4", ValueError, "byte order"),

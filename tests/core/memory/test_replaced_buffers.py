@@ -79,3 +79,19 @@ def test_the_new_memory_is_shared(open_context: OpenContext, files: list[int], k
         peer.write(np.full(NBYTES, 10 + number, np.uint8), memory.share("rw")).result(PATIENCE_S)
         assert set(os.pread(fd, NBYTES, 0)) == {10 + number}
         memory.close()
+
+
+@pytest.mark.parametrize(
+    "descriptor", [-1, 1 << 30, (1 << 31) - 1, 1 << 31, 1 << 40, 1 << 80, True, "3", None], ids=repr
+)
+def test_a_descriptor_that_is_none(open_context: OpenContext, files: list[int], descriptor: object) -> None:
+    """The memory is registered like any other whose file is not to be found."""
+    owner, peer = open_context(Options()), open_context(Options())
+    shown: Any = Reopened()
+    shown.show(files[0])
+    shown._fd = descriptor
+    memory = owner.register(shown)
+    into = np.zeros(NBYTES, np.uint8)
+    peer.read(memory.share("r"), into).result(PATIENCE_S)
+    assert set(into.tolist()) == {1}
+    memory.close()

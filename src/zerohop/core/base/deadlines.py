@@ -23,7 +23,7 @@ def seconds_of(timeout: float) -> float:
         ValueError: negative or NaN.
         TypeError: not a number.
     """
-    if not hasattr(timeout, "__float__"):
+    if not hasattr(type(timeout), "__float__"):  # of its type: `float` itself has the attribute, and is no number
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
     # NaN must be refused, too, and `timeout < 0` is false for NaN.
     if not timeout >= 0:

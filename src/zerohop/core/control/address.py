@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from zerohop.core.base import sandbox
+from zerohop.core.base.peer_text import printable
 from zerohop.errors import Unsupported, out_of_descriptors
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ SCHEME: Final = "zerohop"
 MAX_SOCKET_PATH: Final = 107
 MAX_URL: Final = 1024
 SOCKET_NAME: Final = "s"
+# Host and port, or host alone, to listen on.
+_LISTEN: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/?#@:\s]+))(?::([0-9]{0,5}))?")
+_ZONE: Final = re.compile("%25(?=.)")
+_LAST_PORT: Final = 65535
 _CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 # Name of the directory of a Context's Unix socket; the number is the id of the user who made it.
@@ -35,8 +40,7 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLO
 _SWEPT_AT_ONCE: Final = 64
 # Characters of a URL that is too long that its error shows.
 _SHOWN: Final = 100
-# Bytes of one part of a host's name.
-_LONGEST_LABEL: Final = 63
+_LONGEST_LABEL: Final = 63  # bytes of one part of a host's name
 
 
 class Address(NamedTuple):
@@ -61,6 +65,8 @@ class Address(NamedTuple):
     def url(self) -> str:
         """Return the text form, of which ``parse`` makes the same Address."""
         where = self.place if self.listens else ""
+        if ":" in self.host:  # the zone of an IPv6 address begins with a percent sign, which a URL encodes (RFC 6874)
+            where = where.replace("%", "%25", 1)
         parts = [f"host={self.host_id}"] if self.host_id else []
         if self.socket_path:
             parts.append(f"unix={quote(self.socket_path, safe='/')}")
@@ -95,13 +101,15 @@ def _parse(url: str) -> Address:
     port = parts.port or 0
     query = dict(parse_qsl(parts.query))
     context = parts.path.strip("/")
-    address = Address(parts.hostname or "", port, context, query.get("host", ""), query.get("unix", ""))
+    host = parts.hostname or ""
+    if ":" in host:  # people also write its zone as they do elsewhere, after a bare percent sign
+        host = _ZONE.sub("%", host, count=1)
+    address = Address(host, port, context, query.get("host", ""), query.get("unix", ""))
     if context and not _CONTEXT_ID.fullmatch(context):
         raise ValueError(f"a Context's id is 32 hexadecimal digits, not {context!r}")
     if address.host_id and not _HOST_ID.fullmatch(address.host_id):
         raise ValueError("a host's id is 32 hexadecimal digits")
     path = address.socket_path
-    host = address.host
     # The codec is slow, and only these can be refused by it.
     if (len(host) > _LONGEST_LABEL or ".." in f".{host}" or not host.isascii()) and not _is_name(host):
         raise ValueError(f"{host!r} is no name of a host")
@@ -125,20 +133,25 @@ def _is_name(host: str) -> bool:
     return True
 
 
-def split_listen(listen: str) -> tuple[str, int]:
-    """Return host and port of ``"host:port"``, ``"[v6]:port"`` or ``"host"``.
+def split_listen(listen: str, source: str = "listen") -> tuple[str, int]:
+    """Return host and port of ``"host:port"``, ``"[v6]:port"`` or ``"host"``; ``source`` is its name in errors.
 
     Raises:
         ValueError: not of that form.
     """
+    parts = _LISTEN.fullmatch(listen)
+    v6, host, port = parts.groups(default="") if parts and listen.isprintable() else ("", "", "")
+    if not (_is_v6(v6) if v6 else host and _is_name(host)) or int(port or 0) > _LAST_PORT:
+        raise ValueError(f"{source}={listen!r} is not host:port, such as 127.0.0.1:0 or [::1]:0")
+    return v6 or host, int(port or 0)
+
+
+def _is_v6(text: str) -> bool:
     try:
-        parts = urlsplit(f"//{listen}")
-        port = parts.port or 0
-    except ValueError as error:
-        raise ValueError(f"listen={listen!r} is not host:port: {error}") from None
-    if not parts.hostname or parts.path or parts.query or parts.username or not _is_name(parts.hostname):
-        raise ValueError(f"listen={listen!r} is not host:port")
-    return parts.hostname, port
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @functools.cache
@@ -180,6 +193,9 @@ def _make_anywhere(prefix: str, fill: Callable[[Path], None]) -> tuple[Path, int
     environment = os.environ
     for parent in (environment.get("XDG_RUNTIME_DIR", ""), "/tmp", environment.get("TMPDIR", ""), "/var/tmp"):
         if not parent.startswith("/"):
+            continue
+        if not parent.isprintable():  # no peer would take a URL that names it
+            tried[printable(parent)] = "its path has characters that are not printed, or is no UTF-8"
             continue
         if len(os.fsencode(parent)) > room:
             tried[parent] = f"longer than {room} bytes"

@@ -56,19 +56,20 @@ def interfaces() -> list[Interface]:
     return found
 
 
-def advertised_host(bound: str, advertise: str | None = None, *, both: bool = False) -> str:
+def advertised_host(bound: str, advertise: str | None = None, source: str = "advertise", *, both: bool = False) -> str:
     """Return the host to tell peers for a listener.
 
     Args:
         bound: the address that it is bound to. If this is no wildcard, it is what peers are told by default.
         advertise: what the user wants them to be told: a host, an address, or an interface.
+        source: name of ``advertise`` in errors.
         both: a listener bound to ``::`` takes IPv4, too.
 
     Raises:
         ValueError: there is nothing of the name ``advertise``, or no address that the listener has.
     """
     if advertise is not None:
-        return _wanted(bound, advertise, both=both)
+        return _wanted(bound, advertise, source, both=both)
     if bound not in _WILDCARDS:
         return bound
     there = sorted((each for each in interfaces() if each.up), key=lambda each: not each.card)
@@ -83,14 +84,14 @@ def advertised_host(bound: str, advertise: str | None = None, *, both: bool = Fa
     return "::1" if bound == "::" else "127.0.0.1"
 
 
-def _wanted(bound: str, advertise: str, *, both: bool) -> str:
+def _wanted(bound: str, advertise: str, source: str, *, both: bool) -> str:
+    if _is_unspecified(advertise):
+        raise ValueError(f"{source}={advertise!r} is no address that a peer could connect to. {_fix()}")
     try:
-        wanted = ipaddress.ip_address(advertise)
+        ipaddress.ip_address(advertise)
     except ValueError:
         pass
     else:
-        if wanted.is_unspecified:
-            raise ValueError(f"advertise={advertise!r} is no address that a peer could connect to. {_fix()}")
         return advertise
     named = next((each for each in interfaces() if each.name == advertise), None)
     if named is None:
@@ -98,7 +99,7 @@ def _wanted(bound: str, advertise: str, *, both: bool) -> str:
             socket.getaddrinfo(advertise, None)
         except (OSError, UnicodeError):
             raise ValueError(
-                f"advertise={advertise!r} is neither an address, nor an interface, nor a host that is known here. "
+                f"{source}={advertise!r} is neither an address, nor an interface, nor a host that is known here. "
                 f"{_fix()}"
             ) from None
         return advertise
@@ -106,14 +107,27 @@ def _wanted(bound: str, advertise: str, *, both: bool) -> str:
         if bound in named.addresses:
             return bound
         raise ValueError(
-            f"advertise={advertise!r}: this Context listens on {bound} only, which is no address of {advertise}. "
+            f"{source}={advertise!r}: this Context listens on {bound} only, which is no address of {advertise}. "
             f'Fix: listen="0.0.0.0:0"'
         )
     for family in _families(bound, both=both):
         for found in _of_family(named, family):
             return found
     kind = "IPv6" if bound == "::" else "IPv4"
-    raise ValueError(f"advertise={advertise!r}: the interface has no {kind} address. {_fix()}")
+    raise ValueError(f"{source}={advertise!r}: the interface has no {kind} address. {_fix()}")
+
+
+def _is_unspecified(host: str) -> bool:
+    """Tell whether a host is 0.0.0.0 or ::, in any spelling."""
+    try:
+        return not any(socket.inet_aton(host))  # it takes 0 and 0x0, as connecting does
+    except (OSError, ValueError):
+        pass
+    try:
+        v6 = ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return v6.is_unspecified or (v6.ipv4_mapped is not None and v6.ipv4_mapped.is_unspecified)
 
 
 def _fix() -> str:

@@ -64,6 +64,8 @@ class Listeners:
         self._invited: dict[bytes, tuple[bytes, asyncio.Future[socket.socket]]] = {}
         self._throttle = Throttle()
         where = str(settings.listen)
+        if "listen" in settings.from_environment:
+            where += f" ({settings.source('listen')})"
         try:
             if settings.listen is not None:
                 self._bind_tcp(settings.listen, settings)
@@ -137,7 +139,7 @@ class Listeners:
             address.remove_directory(self._directory)
 
     def _bind_tcp(self, listen: str, settings: Settings) -> None:
-        host, port = address.split_listen(listen)
+        host, port = address.split_listen(listen, settings.source("listen"))
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -149,7 +151,10 @@ class Listeners:
         sockets.listen(sock, where)
         bound = sock.getsockname()
         both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
-        self.host, self.port = advertised_host(bound[0], settings.advertise, both=both), bound[1]
+        self.host, self.port = (
+            advertised_host(bound[0], settings.advertise, settings.source("advertise"), both=both),
+            bound[1],
+        )
 
     def _bind_unix(self) -> None:
         sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -276,14 +281,15 @@ class _Gate:
 
 def _check_exposed(listen: str, settings: Settings) -> None:
     """Raise ValueError or Unsupported if these settings are not good enough for an address off loopback."""
+    exposed = f"{settings.source('listen')}={listen!r} can be reached from other hosts"
     if settings.secret is None and not settings.insecure:
         raise ValueError(
-            f"listen={listen!r} can be reached from other hosts, and there is no secret to keep them out. "
+            f"{exposed}, and there is no secret to keep them out. "
             f"Fix: pass secret=, or insecure=True on a network that you trust"
         )
     if why := protection.why_not(settings.encryption):
         raise Unsupported(
-            f"listen={listen!r} can be reached from other hosts, and what they say cannot be protected: {why}",
+            f"{exposed}, and what they say cannot be protected: {why}",
             fix=protection.FIX,
             operation="listen",
         )

@@ -78,7 +78,7 @@ def _name_of(dtype: Any) -> str:
         return name
     try:
         found = np.dtype(name or dtype)
-    except TypeError:
+    except (TypeError, UnicodeError, SyntaxError):  # NumPy parses a name like "(2,)f4" as Python
         raise TypeError(
             f'{dtype!r} is no type of elements; one is named "float16", "bfloat16", "int32" or the like'
         ) from None

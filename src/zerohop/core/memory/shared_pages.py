@@ -112,7 +112,7 @@ def _fill_holes(fd: int, start: int, end: int) -> None:
 def _is_file(fd: int, mapped: _Mapped) -> bool:
     try:
         status = os.fstat(fd)
-    except OSError:
+    except (OSError, OverflowError):  # an object may give any int as its descriptor
         return False
     return (status.st_dev, status.st_ino) == (mapped.device, mapped.inode)
 

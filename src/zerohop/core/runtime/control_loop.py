@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import selectors
 import socket
@@ -14,12 +15,15 @@ from zerohop.core.base.sandbox import Selector, named_socket, naming
 File: TypeAlias = tuple[int, int]
 
 
-def file_of(fd: int) -> File:
-    """Return what tells a descriptor's file from others, though not one epoll from another; (-1, -1): it is closed."""
+def file_of(fd: int) -> File | None:
+    """Return what tells a descriptor's file from others, though not one epoll from another.
+
+    (-1, -1): it is closed. None: a sandbox refuses the look.
+    """
     try:
         info = os.fstat(fd)
-    except OSError:
-        return -1, -1
+    except OSError as error:
+        return (-1, -1) if error.errno == errno.EBADF else None
     return info.st_dev, info.st_ino
 
 

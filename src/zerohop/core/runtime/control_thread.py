@@ -42,7 +42,7 @@ class ControlThread:
         self.loop, self._selector = new_loop()
         self._selector_file = file_of(self._selector.fileno())
         # All sockets of the control plane and their files are here, so that a forked child can close its copies.
-        self._sockets: weakref.WeakKeyDictionary[socket.socket, File] = weakref.WeakKeyDictionary()
+        self._sockets: weakref.WeakKeyDictionary[socket.socket, File | None] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
@@ -185,11 +185,12 @@ class ControlThread:
 
         Their numbers may be those of other files by now, which nothing here may close.
         """
-        if self._stopped or file_of(self._selector.fileno()) == self._selector_file:
+        ended = self._stopped or self.refused is not None
+        if ended or file_of(self._selector.fileno()) in (None, self._selector_file):
             return self._broken
         self._broken = self._stopped = True
         for sock, file in list(self._sockets.items()):
-            if file_of(sock.fileno()) != file:
+            if file_of(sock.fileno()) not in (None, file):
                 sock.detach()
         # Neither the loop nor its tasks are freed, which would close the sockets by which it is woken.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))

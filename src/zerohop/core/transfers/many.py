@@ -17,9 +17,9 @@ from zerohop.core.memory.remote_buffer import key_of, start_of
 from zerohop.core.runtime.deferred import Deferred, all_ended, defer
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
-from zerohop.core.runtime.operation import Finished, Operation
+from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields
 from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, message_bytes, notify_value, until_lane
-from zerohop.core.transfers.posting import launch
+from zerohop.core.transfers.posting import check_layouts, launch
 from zerohop.core.transfers.transfer import READ, WRITE, announced, check_remote
 from zerohop.errors import PeerLost, ZerohopError, copy_of, from_native
 
@@ -158,7 +158,16 @@ def _post_all(
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
         raise ValueError(f"{kind}: a notification goes to one peer, and these transfers have {len(owners)}")
-    operations: list[Any] = [_post(core, kind, batch, None, None, deadline, group) for batch in batches]
+    for batch in batches:
+        check_layouts(batch.view, batch.remote)
+    operations: list[Any] = []
+    for batch in batches:
+        try:
+            operations.append(_post(core, kind, batch, None, None, deadline, group))
+        except ZerohopError as error:  # another thread has closed the memory, and others may be posted already
+            core.check_open()
+            complete_fields(error, kind, None)
+            operations.append(Failed(core, kind, None, batch.nbytes, error))
     nbytes = sum(batch.nbytes for batch in batches)
     if notify is None and all(type(operation) is Finished for operation in operations):
         return Finished(core, kind, None, nbytes, nbytes, 0)

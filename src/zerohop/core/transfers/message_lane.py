@@ -37,7 +37,9 @@ ORDERED: Final = (SENT, RECEIVED)
 
 
 def notify_value(value: int) -> int:
-    """Check a notification's number; raise ValueError unless it has 32 bits."""
+    """Check a notification's number; raise ValueError unless it has 32 bits, TypeError if it is no integer."""
+    if isinstance(value, bool):  # a flag, where a number is meant
+        raise TypeError("'bool' object cannot be interpreted as an integer")
     number = operator.index(value)
     if not 0 <= number <= _MAX_NOTIFY:
         raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")

@@ -160,9 +160,8 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
             return route
         routes.pop(key, None)
     check_open(view)
-    here, there = layout_of(view), share_of(remote).keys.get(LAYOUT, BYTES)
-    if here != there and not same_places(here, there):
-        raise scrambled(here, there)
+    if layout_of(view) != BYTES:
+        check_layouts(view, remote)
     registration = registration_of(view)
     route = registration.routes.get(key)
     if route is None or route.stale:
@@ -180,6 +179,13 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
                 routes[name] = old
     routes[key] = route
     return route
+
+
+def check_layouts(view: Memory | View, remote: RemoteBuffer) -> None:
+    """Raise ValueError if both are arrays, and their values lie in different orders."""
+    here, there = layout_of(view), share_of(remote).keys.get(LAYOUT, BYTES)
+    if here != there and not same_places(here, there):
+        raise scrambled(here, there)
 
 
 async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> Route:

@@ -1,0 +1,63 @@
+"""The address that a Context is told to listen on, as an argument or by the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+import zerohop as zh
+from zerohop.core.control import address
+
+
+@pytest.mark.parametrize(
+    ("listen", "expected"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:80", ("::1", 80)),
+        ("host", ("host", 0)),
+        ("0.0.0.0:7", ("0.0.0.0", 7)),
+        ("[fe80::1%eth0]", ("fe80::1%eth0", 0)),
+        ("[::ffff:127.0.0.1]:65535", ("::ffff:127.0.0.1", 65535)),
+    ],
+)
+def test_listen(listen: str, expected: tuple[str, int]) -> None:
+    assert address.split_listen(listen) == expected
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        *("", " ", ":80", "h:port", "h:99999", "h:+1", "h: 1", "h:\N{ARABIC-INDIC DIGIT FIVE}", f"h:{'0' * 5000}"),
+        *("h:1/path", "user@h:1", "h:1#x", "h:1?x", "h\n:0", "\th:0", "h:0\n", "h\0:0", "h i:0", "h:0:0"),
+        *(
+            "[::1:80",
+            "::1",
+            "[::1]x:0",
+            "[::1]0",
+            "x[::1]:0",
+            "[127.0.0.1]:0",
+            "[h]:0",
+            "[]:0",
+            "[::1%\n]:0",
+            "[[::1]]:0",
+        ),
+    ],
+)
+def test_what_cannot_be_listened_on(listen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^listen=.*is not host:port, such as"):
+        zh.Context(listen=listen)
+    if listen.strip() == listen != "" and "\0" not in listen:
+        monkeypatch.setenv("ZEROHOP_LISTEN", listen)
+        with pytest.raises(ValueError, match=r"^ZEROHOP_LISTEN=.*is not host:port"):
+            zh.Context()
+
+
+def test_what_the_system_will_not_listen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error, too, says where the address came from."""
+    with pytest.raises(zh.Unsupported, match=r"cannot listen on nobody\.invalid: "):
+        zh.Context(listen="nobody.invalid")
+    monkeypatch.setenv("ZEROHOP_LISTEN", "nobody.invalid")
+    with pytest.raises(zh.Unsupported, match=r"cannot listen on nobody\.invalid \(ZEROHOP_LISTEN\): "):
+        zh.Context()
+    monkeypatch.setenv("ZEROHOP_LISTEN", "0.0.0.0:0")
+    with pytest.raises(ValueError, match=r"ZEROHOP_LISTEN='0\.0\.0\.0:0' can be reached from other hosts"):
+        zh.Context()
