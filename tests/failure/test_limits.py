@@ -28,6 +28,7 @@ pytestmark = pytest.mark.unprivileged
 
 # More than any of the calls below needs at once.
 ENOUGH = 40
+PAGE = 4096
 
 
 def _expect_named(outcome: Outcome, *words: str) -> None:
@@ -143,6 +144,21 @@ class TestOutOfSharedMemory:
         assert peer.call(Service.try_alloc, 4 * MIB, device).kind == "ok"
         expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
 
+    @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+    @pytest.mark.parametrize("extra", [0, PAGE, 64 << 10, MIB, 8 * MIB])
+    def test_opening_without_address_space(self, start_peer: StartPeer, extra: int, again: bool) -> None:
+        """A thread may get a stack and no memory for its first frame, and an import none for a module."""
+        peer = start_peer(Options())
+        if again:
+            assert peer.call(Service.try_open, Options()).kind == "ok"
+        peer.call(Service.limit_address_space, extra)
+        outcome = peer.call(Service.try_open, Options())
+        peer.call(Service.lift_limits)
+        if outcome.kind != "ok":
+            assert outcome.kind == "LimitReached", outcome
+            _expect_named(outcome, "rlimit as", "ulimit -v")
+        assert peer.call(Service.try_open, Options()).kind == "ok"
+
     @pytest.mark.parametrize("nbytes", [1 << 50, (1 << 62) + 1, (1 << 63) - 1])
     @pytest.mark.parametrize("device", ["host", "sim:0"])
     def test_more_than_any_machine_has(self, start_peer: StartPeer, device: str, nbytes: int) -> None:
@@ -195,7 +211,6 @@ class TestOutOfSharedMemory:
 
 # A provider by which a peer maps memory, and the memory.
 MAPPED: list[tuple[str, Kind]] = [("shm", "alloc"), ("p2p", "sim")]
-PAGE = 4096
 
 
 @pytest.mark.parametrize(("provider", "kind"), MAPPED)

@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop._native import NativeError, PairTransfers, Transfers, begin_posting, stop_posting
+from zerohop.core.base import threads
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable
 from zerohop.core.context import Context
@@ -132,7 +133,7 @@ class Face(AsyncCloseable):
         """Close the Context if this object has opened it; for destructors, which must not wait."""
         if self._owns_context and not self._core.gone:
             # A destructor may run on any thread, even on one that closing waits for.
-            threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
+            threads.start(threading.Thread(target=self.context.close, args=(0,), daemon=True))
 
     def _timeout_of(self, timeout: float | None) -> float | None:
         """Return the time limit of a call in seconds: ``timeout``, or else this object's; None: the Context's."""

@@ -14,7 +14,7 @@ from zerohop._native import Engine, interpreter_exits, interpreter_forked, provi
 from zerohop.config import protection
 from zerohop.config.providers import VERBS
 from zerohop.core import opening
-from zerohop.core.base import closed_engine
+from zerohop.core.base import closed_engine, threads
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.importing import importing
 from zerohop.core.base.peer_text import printable
@@ -27,7 +27,7 @@ from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import Unsupported
+from zerohop.errors import Unsupported, ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,8 +199,8 @@ class Core(PeerCore):
 
     def _close_aside(self) -> None:
         try:
-            threading.Thread(target=self.close, args=(_EXIT_S,), name="zerohop-close", daemon=True).start()
-        except RuntimeError:  # there is no room for another thread; the end of the interpreter closes it
+            threads.start(threading.Thread(target=self.close, args=(_EXIT_S,), name="zerohop-close", daemon=True))
+        except ZerohopError:  # there is no room for another thread; the end of the interpreter closes it
             pass
 
     def close_at_exit(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
 from zerohop.errors import (
@@ -18,11 +19,15 @@ from zerohop.errors import (
     from_os,
     of_sandbox,
     out_of_descriptors,
+    out_of_memory,
     too_many_threads,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# More than the largest extension module takes that opening a Context loads.
+_MODULE_BYTES: Final = 16 << 20
 
 
 def error_of_import(error: ImportError | OSError) -> BaseException:
@@ -35,12 +40,14 @@ def error_of_import(error: ImportError | OSError) -> BaseException:
         "stat": here.stat,
         "openat": here.read_bytes,
         "getdents64": partial(os.listdir, here.parent),
-        "mmap": partial(mmap.mmap, -1, mmap.PAGESIZE),
+        "mmap": partial(mmap.mmap, -1, _MODULE_BYTES),
     }
     for call, make in calls.items():
         try:
             make()
         except OSError as refused:
+            if refused.errno == errno.ENOMEM:
+                return out_of_memory(MemoryError(str(error)))
             return of_sandbox(refused, call, operation="open") or error
     return error
 

@@ -6,10 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.core.base import closed_engine
+from zerohop.core.base import closed_engine, threads
 from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import logger
 from zerohop.core.kernels import load
+from zerohop.errors import ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +81,8 @@ class CopyKernels:
             else:
                 work = threading.Thread(target=self._load, args=(loading,), name="zerohop-kernels", daemon=True)
                 try:
-                    work.start()
-                except RuntimeError as error:
+                    threads.start(work)
+                except ZerohopError as error:
                     loading.end(f"they cannot be loaded: {error}")
             self._devices[index] = loading
             return loading

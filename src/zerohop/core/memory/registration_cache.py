@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
-from zerohop.core.base import closed_engine, sandbox
+from zerohop.core.base import closed_engine, sandbox, threads
 from zerohop.core.memory import shared_pages, sources
 from zerohop.core.memory.living import Living
 from zerohop.core.memory.registration import Registration
@@ -193,7 +193,7 @@ class RegistrationCache:
             last.clear()
 
         if regions:
-            threading.Thread(target=outlast, name="zerohop-drop", daemon=True).start()
+            threads.start(threading.Thread(target=outlast, name="zerohop-drop", daemon=True))
 
     def _register_on_device(self, source: Source) -> Registration:
         """Return the registration of a GPU's allocation, or of the allocations that the range spans.

@@ -16,10 +16,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from zerohop.core.base import threads
 from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import WarnOnce, logger
 from zerohop.core.runtime.control_loop import File, file_of, new_loop
-from zerohop.errors import Unsupported, too_many_threads
+from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
     import socket
@@ -55,11 +56,9 @@ class ControlThread:
         self._broken = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
-            self._thread.start()
-        except BaseException as error:
+            threads.start(self._thread, "open")
+        except BaseException:
             self.loop.close()
-            if isinstance(error, RuntimeError):
-                raise too_many_threads("open") from None
             raise
 
     def own(self, sock: socket.socket) -> None:
@@ -152,10 +151,7 @@ class ControlThread:
         """
         aside = _Aside(self, call, args, discard)
         answer = aside.answer
-        try:
-            threading.Thread(target=aside.run, name="zerohop-aside", daemon=True).start()
-        except RuntimeError:
-            raise too_many_threads() from None
+        threads.start(threading.Thread(target=aside.run, name="zerohop-aside", daemon=True))
         return await answer
 
     def stop(self, timeout: float) -> bool:
