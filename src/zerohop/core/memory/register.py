@@ -6,6 +6,9 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
+
+from zerohop._native import buffer_start
 from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.elements import elements_of, is_shape
 from zerohop.core.memory.layouts import BYTES, ROWS
@@ -43,6 +46,13 @@ def register(
             registration = core.registration_cache.known_on_device(where.address, where.nbytes)
             if registration is not None:
                 return _of_tensor(core, registration, where)
+    if rights is None and type(x) is np.ndarray:
+        # A whole array that is registered already takes half of the time that sources.read takes.
+        registration = core.registration_cache.of_owner(x)
+        if registration is not None and _is_whole(registration, x):
+            layout = ROWS if x.ndim > 1 else BYTES
+            bits = _READ_ONLY if registration.readonly else _READ_WRITE
+            return Memory(core, registration, 0, registration.nbytes, bits, x, layout)
     if isinstance(x, (Memory, View)):
         raise TypeError("it is registered already")
     source = sources.read(x, as_bytes=as_bytes)
@@ -73,6 +83,16 @@ def register(
             return memory
         # Another thread is closing a registration that had no Memory, and needs the interpreter for it.
         time.sleep(_LEAVING_S)
+
+
+def _is_whole(registration: Registration, array: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a registration is of exactly the bytes that an array shows in their order, and stays for now."""
+    try:
+        start = buffer_start(array)
+    except (ValueError, BufferError):  # it has gaps, or the type of its elements has no buffer format
+        return False
+    same = (registration.address, registration.readonly, registration.nbytes) == (*start, array.nbytes)
+    return same and array.base is None and array.flags.c_contiguous and not registration.leaving
 
 
 def register_all(core: MemoryCore, many: list[Any], rights: Rights | None, *, as_bytes: bool) -> list[Memory]:

@@ -77,8 +77,8 @@ class RegistrationCache:
         """
         owner = source.cached_by
         if owner is not None:
-            cached = self._cache.get(id(owner))
-            if cached is not None and not cached.closed and cached.owner is not None and cached.owner() is owner:
+            cached = self.of_owner(owner)
+            if cached is not None:
                 if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
                     return cached, False
                 self._cache.pop(id(owner), None)
@@ -96,14 +96,17 @@ class RegistrationCache:
         registration = self._new(source)
         return registration, owner is None or not self._remember(owner, registration)
 
+    def of_owner(self, owner: object) -> Registration | None:
+        """Return the registration that is cached for the owner of some memory, which may have other memory by now."""
+        cached = self._cache.get(id(owner))
+        return cached if cached is not None and cached.belongs_to(owner) else None
+
     def known_on_device(self, address: int, nbytes: int) -> Registration | None:
         """Return the registration of a GPU's memory, if there is one and the memory is still the same. Never raises."""
         try:
             known_by_id = self._by_id.get(self._engine.allocation_id(address))
-            if known_by_id is not None and not known_by_id.closed:
-                start = known_by_id.address
-                if start <= address and address + nbytes <= start + known_by_id.nbytes:
-                    return known_by_id
+            if known_by_id is not None and known_by_id.covers(address, nbytes):
+                return known_by_id
             found = self._engine.describe(address, nbytes)
         except NativeError:  # the engine was closed meanwhile
             return None
@@ -301,9 +304,7 @@ class RegistrationCache:
                 del self._starts[position]
                 position -= 1
             found = self._allocated.get(self._starts[position]) if position >= 0 else None
-        if found is None or found.closed or address + nbytes > found.address + found.nbytes:
-            return None
-        return found
+        return found if found is not None and found.covers(address, nbytes) else None
 
     def _remember(self, owner: object, registration: Registration) -> bool:
         """Cache a registration for its owner's lifetime; return False if the owner cannot be referenced weakly."""
