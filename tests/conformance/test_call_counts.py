@@ -28,7 +28,7 @@ HERE = 1
 # Python frames, and native calls that are methods of the engine.
 COUNTS: dict[str, tuple[int, int]] = {
     "write": (2, 0),
-    "write of an array": (32, 1),
+    "write of an array": (29, 1),
     "write with notify": (8, 1),
     "write_nowait": (17, 1),
     "read": (3, 0),
@@ -36,8 +36,8 @@ COUNTS: dict[str, tuple[int, int]] = {
     "write_many": (2, 0),
     "write_pages": (15, 1),
     "read_pages": (16, 1),
-    "write_list": (25, 1),
-    "read_list": (26, 1),
+    "write_list": (19, 1),
+    "read_list": (20, 1),
     "read_many": (95, 1),  # of eight
     "write_strided": (21, 1),
     "fetch_add": (13, 1),
@@ -46,7 +46,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "Connection.notify": (19, 2),
     "send and recv": (40, 2),
     "flush": (19, 1),
-    "register and close": (20, 0),
+    "register and close": (17, 0),
     "share": (14, 0),
     "connect again": (26, 1),
     "Transport.write with notify": (14, 2),
