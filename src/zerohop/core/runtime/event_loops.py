@@ -84,29 +84,34 @@ class LoopQueue:
         if loop is not None and loop.is_running():
             try:
                 loop.call_soon_threadsafe(self.leave)
-            except RuntimeError:  # the loop was closed meanwhile
-                pass
+            except RuntimeError:
+                # A RecursionError is one, too, and then the loop's own thread is not in here.
+                if not loop.is_closed():
+                    raise
             else:
                 return
         self.leave()
 
     def leave(self) -> None:
-        """Do what ``close`` does, on the loop's thread, or while the loop does not run."""
-        waiting, self._waiting = self._waiting, {}
+        """Do what ``close`` does, on the loop's thread, or while the loop does not run.
+
+        If an exception ends it anywhere, the next call does the rest.
+        """
         loop = self._loop()
         if loop is not None and loop.is_closed():
             # The tasks that waited on it never run again.
             loop = None
-        if loop is not None:
-            for callback in waiting.values():
-                callback()
-        if self.closed:
-            return
-        self.closed = True
-        if loop is not None:
+        for token, callback in list(self._waiting.items()):
+            if loop is not None:
+                # A future that an exception leaves in the middle of its end never wakes its task, so the loop ends it.
+                loop.call_soon_threadsafe(callback)
+            self._waiting.pop(token, None)
+        fd = self._bell.fd
+        if loop is not None and fd >= 0:
             # The reader goes first: a closed descriptor's number may go to another file, which the loop would watch.
-            loop.remove_reader(self._bell.fd)
+            loop.remove_reader(fd)
         self._bell.close()
+        self.closed = True
 
     def _drain(self, _: object) -> None:
         tokens = self._bell.drain()
@@ -154,10 +159,11 @@ class Loops:
         with self._lock:
             self._closed = True
             queues = [reference() for reference in self._queues.values()]
-            self._queues.clear()
         for queue in queues:
             if queue is not None:
                 queue.close()
+        # Last, so that a close that was interrupted finds them again.
+        self._queues.clear()
         self._engine = closed_engine.ENGINE
 
     def _sweep(self) -> None:
