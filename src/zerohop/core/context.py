@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
+from zerohop._native import NativeError
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core.base.frameworks import check_unpatched
 from zerohop.core.base.resource import NotCopyable
@@ -287,6 +288,10 @@ class Context(StridedTransfers, NotCopyable):
         core = self._core
         core.check_open()
         core.retention.drain()
+        try:
+            engine = dict(core.engine.statistics())
+        except NativeError:  # another thread has closed it meanwhile
+            raise core.closed_error() from None
         links = list(core.connected.values())
         return Statistics(
             connections=len(links),
@@ -295,7 +300,7 @@ class Context(StridedTransfers, NotCopyable):
             shares=len(core.shares),
             mapped=sum(len(link.imports) for link in links),
             routes=len(core.routes),
-            engine=dict(core.engine.statistics()),
+            engine=engine,
         )
 
     def close(self, timeout: float = 5.0) -> None:

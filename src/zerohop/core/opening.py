@@ -6,6 +6,7 @@ from zerohop._native import NativeError
 from zerohop.errors import (
     DeadlineExceeded,
     Unsupported,
+    ZerohopError,
     from_native,
     from_os,
     of_sandbox,
@@ -31,6 +32,9 @@ def error_of_parts(error: BaseException, seconds: float) -> BaseException:
     """Return the error to raise for one of the parts over the engine; they had ``seconds`` to begin."""
     if isinstance(error, NativeError):
         return _of_native(error)
+    if isinstance(error, ZerohopError):
+        error.operation = error.operation or "open"
+        return error
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(
             f"the Context's own thread had no turn for {seconds:.0f} s: others hold Python's lock",

@@ -12,9 +12,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zerohop._native import CompletionQueue, LoopBell
+from zerohop._native import CompletionQueue, LoopBell, NativeError
 from zerohop.core.base import closed_engine
 from zerohop.core.base.frameworks import NO_LOOP
+from zerohop.errors import from_native
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -139,6 +140,8 @@ class Loops:
 
         Raises:
             RuntimeError: no loop is running on this thread.
+            LimitReached: there is no descriptor left for a new queue.
+            Closed: the Context is closed.
         """
         loop = asyncio._get_running_loop()
         if loop is None:
@@ -147,10 +150,13 @@ class Loops:
         queue = None if reference is None else reference()
         if queue is None or queue.closed:
             with self._lock:
-                if self._closed:
-                    closed_engine.refuse()
-                self._sweep()
-                queue = LoopQueue(self._engine, loop)
+                try:
+                    if self._closed:
+                        closed_engine.refuse()
+                    self._sweep()
+                    queue = LoopQueue(self._engine, loop)
+                except NativeError as error:
+                    raise from_native(*error.args) from None
                 self._queues[loop] = weakref.ref(queue)
         return queue
 
