@@ -105,4 +105,6 @@ CALLS: Final[dict[str, Callable[[World], object]]] = {
     "Transport": lambda world: zh.Transport(ctx=world.here).bind(),
     "Transport of its own": lambda _: zh.Transport().bind(),
     "Context": lambda _: zh.Context().close(),
+    "Context with tcp": lambda _: zh.Context(providers=["tcp"]).close(),
+    "Context with shm": lambda _: zh.Context(providers=["shm"]).close(),
 }

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from typing import Final
+
 from zerohop._native import NativeError
 from zerohop.errors import (
+    NO_MEMORY,
+    OUT_OF_DESCRIPTORS,
     DeadlineExceeded,
     Unsupported,
     ZerohopError,
@@ -13,6 +19,16 @@ from zerohop.errors import (
     out_of_descriptors,
     too_many_threads,
 )
+
+# A provider that does not work says why in words, which end with those of errno.
+_NO_DESCRIPTORS: Final = tuple(map(os.strerror, (errno.EMFILE, errno.ENFILE)))
+
+
+def error_of_provider(name: str, reason: str, fix: str) -> ZerohopError:
+    """Return the error to raise for a provider that was asked for and does not work."""
+    if reason.endswith(_NO_DESCRIPTORS):
+        return from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, reason, provider=name, operation="open")
+    return Unsupported(reason, fix=fix, provider=name)
 
 
 def error_of_engine(error: BaseException) -> BaseException:
