@@ -12,6 +12,8 @@ import time
 import traceback
 from typing import Final
 
+from zerohop.shown import shown
+
 VARIABLE: Final = "ZEROHOP_LOG"
 LEVELS: Final = ("debug", "info", "warning", "error")
 logger: Final = logging.getLogger("zerohop")
@@ -32,7 +34,7 @@ def begin() -> None:
     if not level:
         return
     if level not in LEVELS:
-        raise ValueError(f"{VARIABLE}={level!r} is not understood: expected one of {', '.join(LEVELS)}")
+        raise ValueError(f"{VARIABLE}={shown(level)} is not understood: expected one of {', '.join(LEVELS)}")
     logger.setLevel(level.upper())
     if not any(handler.name == VARIABLE for handler in logger.handlers):
         handler = logging.StreamHandler()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from zerohop.errors import Unsupported, out_of_descriptors
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,9 +80,9 @@ def parse(url: str) -> Address:
     try:
         return _parse(url)
     except ValueError as error:
-        shown = url if len(url) <= MAX_URL else f"{url[:_SHOWN]}…"
+        given = url if len(url) <= MAX_URL else f"{url[:_SHOWN]}…"
         raise ValueError(
-            f"{shown!r} is no zerohop URL, such as the peer's context.url or {SCHEME}://HOST:PORT: {error}"
+            f"{given!r} is no zerohop URL, such as the peer's context.url or {SCHEME}://HOST:PORT: {error}"
         ) from None
 
 
@@ -134,9 +135,9 @@ def split_listen(listen: str) -> tuple[str, int]:
         parts = urlsplit(f"//{listen}")
         port = parts.port or 0
     except ValueError as error:
-        raise ValueError(f"listen={listen!r} is not host:port: {error}") from None
+        raise ValueError(f"listen={shown(listen)} is not host:port: {error}") from None
     if not parts.hostname or parts.path or parts.query or parts.username or not _is_name(parts.hostname):
-        raise ValueError(f"listen={listen!r} is not host:port")
+        raise ValueError(f"listen={shown(listen)} is not host:port")
     return parts.hostname, port
 
 

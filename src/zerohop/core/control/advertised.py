@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from zerohop.shown import shown
+
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFADDR: Final = 0x8915
 _IFF_UP: Final = 1
@@ -90,7 +92,7 @@ def _wanted(bound: str, advertise: str, *, both: bool) -> str:
         pass
     else:
         if wanted.is_unspecified:
-            raise ValueError(f"advertise={advertise!r} is no address that a peer could connect to. {_fix()}")
+            raise ValueError(f"advertise={shown(advertise)} is no address that a peer could connect to. {_fix()}")
         return advertise
     named = next((each for each in interfaces() if each.name == advertise), None)
     if named is None:
@@ -98,7 +100,7 @@ def _wanted(bound: str, advertise: str, *, both: bool) -> str:
             socket.getaddrinfo(advertise, None)
         except (OSError, UnicodeError):
             raise ValueError(
-                f"advertise={advertise!r} is neither an address, nor an interface, nor a host that is known here. "
+                f"advertise={shown(advertise)} is neither an address, nor an interface, nor a host that is known here. "
                 f"{_fix()}"
             ) from None
         return advertise
@@ -106,14 +108,14 @@ def _wanted(bound: str, advertise: str, *, both: bool) -> str:
         if bound in named.addresses:
             return bound
         raise ValueError(
-            f"advertise={advertise!r}: this Context listens on {bound} only, which is no address of {advertise}. "
+            f"advertise={shown(advertise)}: this Context listens on {bound} only, which is no address of {advertise}. "
             f'Fix: listen="0.0.0.0:0"'
         )
     for family in _families(bound, both=both):
         for found in _of_family(named, family):
             return found
     kind = "IPv6" if bound == "::" else "IPv4"
-    raise ValueError(f"advertise={advertise!r}: the interface has no {kind} address. {_fix()}")
+    raise ValueError(f"advertise={shown(advertise)}: the interface has no {kind} address. {_fix()}")
 
 
 def _fix() -> str:

@@ -21,6 +21,7 @@ from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECR
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -276,12 +277,12 @@ def _check_exposed(listen: str, settings: Settings) -> None:
     """Raise ValueError or Unsupported if these settings are not good enough for an address off loopback."""
     if settings.secret is None and not settings.insecure:
         raise ValueError(
-            f"listen={listen!r} can be reached from other hosts, and there is no secret to keep them out. "
+            f"listen={shown(listen)} can be reached from other hosts, and there is no secret to keep them out. "
             f"Fix: pass secret=, or insecure=True on a network that you trust"
         )
     if why := protection.why_not(settings.encryption):
         raise Unsupported(
-            f"listen={listen!r} can be reached from other hosts, and what they say cannot be protected: {why}",
+            f"listen={shown(listen)} can be reached from other hosts, and what they say cannot be protected: {why}",
             fix=protection.FIX,
             operation="listen",
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop._native import NativeError, gpu_drivers
 from zerohop.core.base import closed_engine
 from zerohop.errors import from_native
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ class Devices:
             ValueError: there is no such device; the message names those that exist.
         """
         if not isinstance(name, str):
-            raise TypeError(f'a device is a name such as "host" or "cuda:0", not {name!r}')
+            raise TypeError(f'a device is a name such as "host" or "cuda:0", not {shown(name)}')
         if name == HOST:
             return _HOST_INDEX
         index = self.by_name.get(name)
@@ -101,4 +102,4 @@ class Devices:
             except NativeError as error:  # as above
                 raise from_native(*error.args) from None
         told = f" ({kind}: {why})" if why else ""
-        return f"no device is called {name!r}{told}; this Context has {', '.join(self.by_name)}. Fix: {fix}"
+        return f"no device is called {shown(name)}{told}; this Context has {', '.join(self.by_name)}. Fix: {fix}"
