@@ -107,3 +107,42 @@ def test_a_device_by_number(given: Given) -> None:
     """As CUDA counts them, and as a Transport takes it."""
     with pytest.raises(TypeError, match='a device is a name such as "host" or "cuda:0", not 5'):
         given.context.alloc(10, 5)  # type: ignore[arg-type]
+
+
+# Python refuses to write such a number.
+HUGE = 10**5000
+REPEATED: dict[str, Callable[[Given, Any], object]] = {
+    "alloc": lambda g, x: g.context.alloc(x),
+    "device": lambda g, x: g.context.alloc(8, x),
+    "dtype": lambda g, x: g.context.alloc(8, dtype=x),
+    "pool": lambda g, x: g.context.pool("host", chunk_bytes=x),
+    "rights": lambda g, x: g.memory.share(x),
+    "revocable": lambda g, x: g.memory.share("r", revocable=x),
+    "raw memory": lambda g, x: g.context.register((g.memory.address, x, "host")),
+    "view": lambda g, x: g.memory.view(x),
+    "view's length": lambda g, x: g.memory.view(0, x),
+    "view_at": lambda g, x: g.memory.view_at(x),
+    "read_bytes": lambda g, x: g.memory.read_bytes(x),
+    "fetch_add": lambda g, x: g.context.fetch_add(g.handle, x),
+    "fetch_add at": lambda g, x: g.context.fetch_add(g.handle, 1, offset=x),
+    "compare_swap": lambda g, x: g.context.compare_swap(g.handle, 0, x),
+    "page_bytes": lambda g, x: g.context.write_pages(g.memory, g.handle, [0], [0], page_bytes=x),
+    "notify": lambda g, x: g.connection.notify(x),
+    "timeout": lambda g, x: g.context.notification(-x),
+    **{
+        name: lambda _, x, name=name: zh.Context(**{name: x})  # type: ignore[misc] # mypy knows no defaults of lambdas
+        for name in ("listen", "advertise", "insecure", "encryption", "providers", "require", "nics", "sim_devices")
+    },
+    "spin_us": lambda _, x: zh.Context(spin_us=x),
+    "verbs": lambda _, x: zh.VerbsOptions(mtu=x),
+}
+
+
+@pytest.mark.parametrize("wrong", [HUGE, "é" * 5000, b"\xff" * 5000], ids=["number", "text", "bytes"])
+@pytest.mark.parametrize("call", REPEATED)
+def test_what_is_too_long_for_an_error(given: Given, call: str, wrong: object) -> None:
+    """The error says what is wrong in the library's words, and repeats no more than the beginning."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        REPEATED[call](given, wrong)
+    assert "Exceeds the limit" not in str(caught.value)
+    assert len(str(caught.value)) < 1000

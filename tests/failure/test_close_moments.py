@@ -30,6 +30,8 @@ from support.sizes import MIB
 from support.world import PROVIDERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.fixtures import OpenContext, StartPeer
 
 
@@ -226,6 +228,27 @@ def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch)
         context.close()
         assert threading.active_count() < threads
         expect_closed(context, [])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda context: context.devices,
+        lambda context: context.statistics(),
+        lambda context: context.alloc(64, "sim:0"),
+        lambda context: context.register(np.ones(64)),
+    ],
+)
+def test_just_after_a_call_has_looked_whether_it_is_closed(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, call: Callable[[zh.Context], object]
+) -> None:
+    """The error is that of a closed Context, and not one of native code."""
+    context = open_context(Options(sim_devices=1))
+    context.close()
+    monkeypatch.setattr(context._core, "check_open", lambda: None)
+    monkeypatch.setattr(context._core, "closed", False)
+    with pytest.raises(zh.Closed):
+        call(context)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

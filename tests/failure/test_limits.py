@@ -12,6 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.buffers import Buffer, Kind
+from support.calls import CALLS
 from support.leaks import expect_given_back, holdings
 from support.options import Options, fewest_devices
 from support.outcomes import Outcome
@@ -115,6 +116,16 @@ class TestOutOfDescriptors:
             client.close()
             peer.clear()
             peer.open(options)
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_each_call(self, start_peer: StartPeer, call: str) -> None:
+        """It works, or it fails by the limit's name."""
+        peer = start_peer(Options())
+        for free in range(3):
+            outcome = peer.call(Service.try_call, call, free, Options(sim_devices=1))
+            if outcome.kind not in ("ok", "DeadlineExceeded"):
+                assert outcome.kind == "LimitReached", outcome
+                _expect_named(outcome, "descriptor", "rlimit nofile", "ulimit -n 65536")
 
 
 class TestOutOfSharedMemory:

@@ -7,6 +7,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from support.calls import CALLS, open_world
 from support.native import engine_of
 from support.outcomes import Outcome, attempt
 
@@ -50,6 +51,16 @@ class Limits:
     def try_open(self, options: Options) -> Outcome:
         """Open a further Context and close it."""
         return attempt(lambda: options.open().close())
+
+    def try_call(self, name: str, free: int, options: Options) -> Outcome:
+        """Make one of the public calls with no more than `free` descriptors left to open."""
+        world = open_world(options.open(), options.open())
+        self.leave_descriptors(free)
+        try:
+            return attempt(lambda: CALLS[name](world))
+        finally:
+            self.lift_limits()
+            world.close()
 
     def inject(self, device: int, what: Literal["alloc", "copy", "lost"], count: int) -> None:
         """The next `count` allocations or copies of the sim device fail; a lost device stays lost."""

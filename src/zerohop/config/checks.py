@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from zerohop.shown import shown
+
 _MAX_SECONDS: Final = 10.0**9
 
 
@@ -17,16 +19,16 @@ def check_int(name: str, value: Any, least: int, most: int | None = None) -> int
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if most is None and value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
+        raise ValueError(f"{name} must be at least {least}, not {shown(value)}")
     if most is not None and not least <= value <= most:
-        raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        raise ValueError(f"{name} must be from {least} to {most}, not {shown(value)}")
     return value
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return the value if it is True or False, else raise TypeError: bool() would make True of the text "false"."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
     return value
 
 
@@ -35,7 +37,7 @@ def check_seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if not 0 <= value <= _MAX_SECONDS:
-        raise ValueError(f"{name} must be from 0 to {_MAX_SECONDS:g}, not {value}")
+        raise ValueError(f"{name} must be from 0 to {_MAX_SECONDS:g}, not {shown(value)}")
     return float(value)
 
 
@@ -54,4 +56,4 @@ def check_encodable(name: str, value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} must be text that UTF-8 can encode, which {value!a} is not") from None
+        raise ValueError(f"{name} must be text that UTF-8 can encode, which {shown(value)} is not") from None

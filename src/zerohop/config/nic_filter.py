@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from zerohop.shown import shown
+
 _PATTERN = re.compile(r"[\w.\-*?\[\]!]+(:\d+)?", re.ASCII)
 
 
@@ -47,15 +49,16 @@ def parse_nic_filter(text: str) -> NicFilter:
     excluding = stripped.startswith("^")
     names = [name.strip() for name in stripped.removeprefix("^").split(",")]
     if names == [""]:
-        raise ValueError(f"{text!r} names no NIC; leave it unset to use all of them")
+        raise ValueError(f"{shown(text)} names no NIC; leave it unset to use all of them")
     for name in names:
         if not name:
-            raise ValueError(f"{text!r} has an empty name between its commas")
+            raise ValueError(f"{shown(text)} has an empty name between its commas")
         if name.startswith("^"):
-            raise ValueError(f"{text!r}: ^ stands once, before the whole list, and leaves all of its names out")
+            raise ValueError(f"{shown(text)}: ^ stands once, before the whole list, and leaves all of its names out")
         if not _PATTERN.fullmatch(name):
             raise ValueError(
-                f"{text!r}: {name!r} is no NIC; one is written mlx5_0, with a port mlx5_0:1, or as a pattern mlx5_*"
+                f"{shown(text)}: {shown(name)} is no NIC; "
+                "one is written mlx5_0, with a port mlx5_0:1, or as a pattern mlx5_*"
             )
     return NicFilter(exclude=tuple(names)) if excluding else NicFilter(include=tuple(names))
 

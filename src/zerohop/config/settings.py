@@ -12,6 +12,7 @@ from zerohop.config.environment import warn_of_unknown
 from zerohop.config.protection import ENCRYPTIONS
 from zerohop.config.providers import PROVIDERS
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,7 +157,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
             try:
                 value = setting.parse(text)
             except ValueError as error:
-                raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
+                raise ValueError(f"{setting.variable}={shown(text)} is not understood: {error}") from None
             values[setting.name] = _CHECKS[setting.name](setting.variable, value)
             from_environment.add(setting.name)
         else:
@@ -181,7 +182,7 @@ def _settled_encryption(settings: Settings) -> Encryption:
 
 def _check_encryption(source: str, value: Any) -> str | None:
     if value is not None and value not in ENCRYPTIONS:
-        raise ValueError(f"{source} must be one of {', '.join(ENCRYPTIONS)}, or None, not {value!r}")
+        raise ValueError(f"{source} must be one of {', '.join(ENCRYPTIONS)}, or None, not {shown(value)}")
     return None if value is None else str(value)
 
 
@@ -203,7 +204,7 @@ def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
     names = _names(value) or () if isinstance(value, str) else tuple(value)
     for entry in names:
         if entry not in PROVIDERS:
-            raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(PROVIDERS)}")
+            raise ValueError(f"{source}: no provider is called {shown(entry)}; there are {', '.join(PROVIDERS)}")
     if not names:
         raise ValueError(f"{source} names no provider; None means all that work here")
     return names
@@ -211,7 +212,7 @@ def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
 
 def _check_require(source: str, value: Any) -> str | None:
     if value not in (None, "direct"):
-        raise ValueError(f'{source} must be "direct" or None, not {value!r}')
+        raise ValueError(f'{source} must be "direct" or None, not {shown(value)}')
     return "direct" if value else None
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import check_int
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,12 +104,12 @@ class VerbsOptions:
         for name, (least, most) in _RANGES.items():
             check_int(f"the verbs option {name}", getattr(self, name), least, most)
         if self.mtu not in _MTUS:
-            raise ValueError(f"the verbs option mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
+            raise ValueError(f"the verbs option mtu must be one of {', '.join(map(str, _MTUS))}, not {shown(self.mtu)}")
         index = self.gid_index
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"the verbs option gid_index must be an int or None, not {type(index).__name__}")
         if index is not None and not 0 <= index <= 255:
-            raise ValueError(f"the verbs option gid_index must be from 0 to 255, or None, not {index}")
+            raise ValueError(f"the verbs option gid_index must be from 0 to 255, or None, not {shown(index)}")
 
     def __str__(self) -> str:
         """Return the text for ``ZEROHOP_VERBS``; empty for the defaults."""
@@ -134,9 +135,9 @@ def parse_verbs_options(text: str) -> VerbsOptions:
     for part in filter(None, (each.strip() for each in text.split(","))):
         name, equals, value = (each.strip() for each in part.partition("="))
         if name not in known:
-            raise ValueError(f"there is no verbs option {name!r}; there are {', '.join(sorted(known))}")
+            raise ValueError(f"there is no verbs option {shown(name)}; there are {', '.join(sorted(known))}")
         try:
             values[name] = int(value, 0) if equals else int("")
         except ValueError:
-            raise ValueError(f"{part!r} should be name=number") from None
+            raise ValueError(f"{shown(part)} should be name=number") from None
     return VerbsOptions(**values)

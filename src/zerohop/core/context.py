@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
+from zerohop._native import NativeError
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core import opening
 from zerohop.core.base.frameworks import check_unpatched
@@ -260,8 +261,7 @@ class Context(StridedTransfers, NotCopyable):
         Each Connection that a peer has made is given once, in the order in which they came up. One that is lost before
         it is asked for is left out, and one that this side has made is not given.
 
-        Args:
-            timeout: seconds, for the operation; None: none, it waits until a peer connects.
+        ``timeout`` in seconds; None: no limit.
         """
         core = self._core
         core.check_open()
@@ -305,6 +305,10 @@ class Context(StridedTransfers, NotCopyable):
         core = self._core
         core.check_open()
         core.retention.drain()
+        try:
+            engine = dict(core.engine.statistics())
+        except NativeError:  # another thread has closed it meanwhile
+            raise core.closed_error() from None
         links = list(core.connected.values())
         return Statistics(
             connections=len(links),
@@ -313,7 +317,7 @@ class Context(StridedTransfers, NotCopyable):
             shares=len(core.shares),
             mapped=sum(len(link.imports) for link in links),
             routes=len(core.routes),
-            engine=dict(core.engine.statistics()),
+            engine=engine,
         )
 
     def close(self, timeout: float = 5.0) -> None:

@@ -66,7 +66,7 @@ class Core(PeerCore):
         """Open everything; ``make_connection`` makes the Connection of a link, which users see.
 
         Raises:
-            Unsupported, RegistrationFailed: see Context.
+            Unsupported, RegistrationFailed, LimitReached: see Context.
         """
         # Imported here because `import zerohop` alone needs no logging.
         with importing():
@@ -298,7 +298,11 @@ class Core(PeerCore):
 
 
 def _usable(settings: Settings) -> tuple[str, ...]:
-    """Return the providers that this Context may use; raise Unsupported if one that was asked for does not work."""
+    """Return the providers that this Context may use.
+
+    Raises:
+        Unsupported, LimitReached: one that was asked for does not work.
+    """
     probed = _probed(settings)
     if settings.providers is None:
         return tuple(name for name, (usable, _, _) in probed.items() if usable)
@@ -306,7 +310,7 @@ def _usable(settings: Settings) -> tuple[str, ...]:
     for name in settings.providers:
         usable, reason, fix = probed.get(name, (False, "this build does not have it", f"use {others}"))
         if not usable:
-            raise Unsupported(reason, fix=fix, provider=name)
+            raise opening.error_of_provider(name, reason, fix)
     return settings.providers
 
 

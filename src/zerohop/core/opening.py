@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
 from zerohop.errors import (
+    NO_MEMORY,
     NOT_ALLOWED,
+    OUT_OF_DESCRIPTORS,
     DeadlineExceeded,
     Unsupported,
     ZerohopError,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 # More than the largest extension module takes that opening a Context loads.
 _MODULE_BYTES: Final = 16 << 20
+# A provider that does not work says why in words, which end with those of errno.
+_NO_DESCRIPTORS: Final = tuple(map(os.strerror, (errno.EMFILE, errno.ENFILE)))
 
 
 def error_of_import(error: ImportError | OSError) -> BaseException:
@@ -52,6 +56,13 @@ def error_of_import(error: ImportError | OSError) -> BaseException:
     return error
 
 
+def error_of_provider(name: str, reason: str, fix: str) -> ZerohopError:
+    """Return the error to raise for a provider that was asked for and does not work."""
+    if reason.endswith(_NO_DESCRIPTORS):
+        return from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, reason, provider=name, operation="open")
+    return Unsupported(reason, fix=fix, provider=name)
+
+
 def error_of_engine(error: BaseException) -> BaseException:
     """Return the error to raise for one of the engine, which starts native threads and makes descriptors."""
     if isinstance(error, NativeError) and error.args[1] == NOT_ALLOWED:  # it names the call
@@ -71,6 +82,9 @@ def error_of_parts(error: BaseException, seconds: float) -> BaseException:
     """Return the error to raise for one of the parts over the engine; they had ``seconds`` to begin."""
     if isinstance(error, NativeError):
         return _of_native(error)
+    if isinstance(error, ZerohopError):
+        error.operation = error.operation or "open"
+        return error
     if isinstance(error, TimeoutError):
         return DeadlineExceeded(
             f"the Context's own thread had no turn for {seconds:.0f} s: others hold Python's lock",

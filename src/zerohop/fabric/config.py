@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop.config.checks import check_flag, check_int
 from zerohop.config.verbs_options import QUEUE_PAIR_RANGES
 from zerohop.errors import Unsupported
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +97,7 @@ class EndpointConfig:
             if value is not None or name not in _OPTIONAL:
                 check_int(name, value, least, most)
         if self.mtu is not None and self.mtu not in _MTUS:
-            raise ValueError(f"mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
+            raise ValueError(f"mtu must be one of {', '.join(map(str, _MTUS))}, not {shown(self.mtu)}")
         if self.max_completions is not None and self.max_completions < self.max_messages + self.receives:
             raise ValueError(
                 f"max_completions must be at least {self.max_messages + self.receives}, one for each place of both "

@@ -22,6 +22,7 @@ from zerohop.fabric.endpoint import Endpoint
 from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
 from zerohop.fabric.resource import Resource
 from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
@@ -64,7 +65,7 @@ class Context(Resource):
 
     def __init__(self, backend: str = VERBS) -> None:
         if backend not in (VERBS, DIRECT):
-            raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {backend!r}')
+            raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {shown(backend)}')
         if backend == DIRECT:
             raise _direct_unavailable()
         _devices()  # raises if the backend cannot be used
@@ -145,7 +146,7 @@ class Context(Resource):
         found = next((device for device in devices if device.name == name), None)
         if found is None:
             names = ", ".join(device.name for device in devices) or "none at all"
-            raise Unsupported(f"there is no RDMA device named {name!r}; there is {names}", provider=VERBS)
+            raise Unsupported(f"there is no RDMA device named {shown(name)}; there is {names}", provider=VERBS)
         return found
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from zerohop.fabric.completions import Completion, from_entry, translate
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Queue, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -312,4 +313,4 @@ class Endpoint(Resource):
 def _check_poll(limit: int, errors: str) -> None:
     check_int("limit", limit, 1)
     if errors not in ("raise", "return"):
-        raise ValueError(f'errors must be "raise" or "return", not {errors!r}')
+        raise ValueError(f'errors must be "raise" or "return", not {shown(errors)}')

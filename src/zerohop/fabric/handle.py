@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from zerohop.config.checks import check_int
 from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.errors import ProtocolError
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,9 +114,9 @@ class EndpointHandle:
             raise ValueError("gid must be 16 bytes, not all of them 0, or none")
         # A tuple can be asked for what has no hash.
         if self.mtu not in tuple(MTU_CODES):
-            raise ValueError(f"mtu must be one of {', '.join(map(str, MTU_CODES))}, not {self.mtu!r}")
+            raise ValueError(f"mtu must be one of {', '.join(map(str, MTU_CODES))}, not {shown(self.mtu)}")
         if self.link_layer not in tuple(LINK_CODES):
-            raise ValueError(f"link_layer must be one of {', '.join(LINK_CODES)}, not {self.link_layer!r}")
+            raise ValueError(f"link_layer must be one of {', '.join(LINK_CODES)}, not {shown(self.link_layer)}")
         if not self.gid and (self.link_layer == "Ethernet" or not self.lid):
             raise ValueError("without a GID a port can be reached on InfiniBand only, and there by its LID")
 

@@ -18,6 +18,7 @@ import msgspec
 from zerohop._native import Reason, Status
 from zerohop.core.face import Refusal, call, parse_url, send
 from zerohop.errors import PeerLost, ProtocolError
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -90,7 +91,7 @@ class Attempt:
         except ValueError:
             self.peer = b""
         if len(self.peer) != ID_BYTES:
-            raise ValueError(f"{url!r} names no Transport. Fix: pass what the peer's bind() gave")
+            raise ValueError(f"{shown(url)} names no Transport. Fix: pass what the peer's bind() gave")
         # The Operation that the user waits for. The attempt ends with it.
         self.operation: Operation[Any] | None = None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.core.face import HOST, Context, check_device
 from zerohop.errors import ZerohopError
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ def device_name(device: object) -> str:
     if device == "cpu":
         return HOST
     if device != HOST and not _NAME.fullmatch(device):
-        raise ValueError(f'{device!r} is no device; those are "host", "cuda:0", "hip:0", "sim:0" and so on')
+        raise ValueError(f'{shown(device)} is no device; those are "host", "cuda:0", "hip:0", "sim:0" and so on')
     return device
 
 

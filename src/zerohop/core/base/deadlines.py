@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from zerohop.shown import shown
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable
@@ -27,7 +29,7 @@ def seconds_of(timeout: float) -> float:
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
     # NaN must be refused, too, and `timeout < 0` is false for NaN.
     if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, as {timeout} is")
+        raise ValueError(f"timeout must not be negative, as {shown(timeout)} is")
     return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
 
 

@@ -13,9 +13,11 @@ import traceback
 from typing import Final
 
 from zerohop.core.base.importing import hold_off_forks
+from zerohop.shown import shown
 
 # logging holds a lock of its own over a fork. It is taken after that of imports, which may ask for a logger.
 hold_off_forks()
+
 VARIABLE: Final = "ZEROHOP_LOG"
 LEVELS: Final = ("debug", "info", "warning", "error")
 logger: Final = logging.getLogger("zerohop")
@@ -36,7 +38,7 @@ def begin() -> None:
     if not level:
         return
     if level not in LEVELS:
-        raise ValueError(f"{VARIABLE}={level!r} is not understood: expected one of {', '.join(LEVELS)}")
+        raise ValueError(f"{VARIABLE}={shown(level)} is not understood: expected one of {', '.join(LEVELS)}")
     logger.setLevel(level.upper())
     if not any(handler.name == VARIABLE for handler in logger.handlers):
         handler = logging.StreamHandler()

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from zerohop.core.base import sandbox
 from zerohop.core.base.peer_text import printable
 from zerohop.errors import Unsupported, out_of_descriptors
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,8 +39,7 @@ _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FOLDER: Final = re.compile(r"zerohop-([0-9]+)-[a-z0-9_]+")
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWEPT_AT_ONCE: Final = 64
-# Characters of a URL that is too long that its error shows.
-_SHOWN: Final = 100
+_SHOWN: Final = 100  # characters of a URL that is too long
 _LONGEST_LABEL: Final = 63  # bytes of one part of a host's name
 
 
@@ -86,9 +86,9 @@ def parse(url: str) -> Address:
     try:
         return _parse(url)
     except ValueError as error:
-        shown = url if len(url) <= MAX_URL else f"{url[:_SHOWN]}…"
+        given = url if len(url) <= MAX_URL else f"{url[:_SHOWN]}…"
         raise ValueError(
-            f"{shown!r} is no zerohop URL, such as the peer's context.url or {SCHEME}://HOST:PORT: {error}"
+            f"{given!r} is no zerohop URL, such as the peer's context.url or {SCHEME}://HOST:PORT: {error}"
         ) from None
 
 
@@ -142,7 +142,7 @@ def split_listen(listen: str, source: str = "listen") -> tuple[str, int]:
     parts = _LISTEN.fullmatch(listen)
     v6, host, port = parts.groups(default="") if parts and listen.isprintable() else ("", "", "")
     if not (_is_v6(v6) if v6 else host and _is_name(host)) or int(port or 0) > _LAST_PORT:
-        raise ValueError(f"{source}={listen!r} is not host:port, such as 127.0.0.1:0 or [::1]:0")
+        raise ValueError(f"{source}={shown(listen)} is not host:port, such as 127.0.0.1:0 or [::1]:0")
     return v6 or host, int(port or 0)
 
 

@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from zerohop.shown import shown
+
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFADDR: Final = 0x8915
 _IFF_UP: Final = 1
@@ -86,7 +88,7 @@ def advertised_host(bound: str, advertise: str | None = None, source: str = "adv
 
 def _wanted(bound: str, advertise: str, source: str, *, both: bool) -> str:
     if _is_unspecified(advertise):
-        raise ValueError(f"{source}={advertise!r} is no address that a peer could connect to. {_fix()}")
+        raise ValueError(f"{source}={shown(advertise)} is no address that a peer could connect to. {_fix()}")
     try:
         ipaddress.ip_address(advertise)
     except ValueError:
@@ -99,7 +101,7 @@ def _wanted(bound: str, advertise: str, source: str, *, both: bool) -> str:
             socket.getaddrinfo(advertise, None)
         except (OSError, UnicodeError):
             raise ValueError(
-                f"{source}={advertise!r} is neither an address, nor an interface, nor a host that is known here. "
+                f"{source}={shown(advertise)} is neither an address, nor an interface, nor a host that is known here. "
                 f"{_fix()}"
             ) from None
         return advertise
@@ -107,14 +109,14 @@ def _wanted(bound: str, advertise: str, source: str, *, both: bool) -> str:
         if bound in named.addresses:
             return bound
         raise ValueError(
-            f"{source}={advertise!r}: this Context listens on {bound} only, which is no address of {advertise}. "
+            f"{source}={shown(advertise)}: this Context listens on {bound} only, which is no address of {advertise}. "
             f'Fix: listen="0.0.0.0:0"'
         )
     for family in _families(bound, both=both):
         for found in _of_family(named, family):
             return found
     kind = "IPv6" if bound == "::" else "IPv4"
-    raise ValueError(f"{source}={advertise!r}: the interface has no {kind} address. {_fix()}")
+    raise ValueError(f"{source}={shown(advertise)}: the interface has no {kind} address. {_fix()}")
 
 
 def _is_unspecified(host: str) -> bool:

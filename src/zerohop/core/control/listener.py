@@ -21,6 +21,7 @@ from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECR
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -281,7 +282,7 @@ class _Gate:
 
 def _check_exposed(listen: str, settings: Settings) -> None:
     """Raise ValueError or Unsupported if these settings are not good enough for an address off loopback."""
-    exposed = f"{settings.source('listen')}={listen!r} can be reached from other hosts"
+    exposed = f"{settings.source('listen')}={shown(listen)} can be reached from other hosts"
     if settings.secret is None and not settings.insecure:
         raise ValueError(
             f"{exposed}, and there is no secret to keep them out. "

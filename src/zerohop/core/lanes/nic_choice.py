@@ -10,6 +10,7 @@ from zerohop.core.lanes.nic_ports import Port
 from zerohop.errors import Unsupported
 from zerohop.machine.nics import read_rdma_devices
 from zerohop.machine.topology import choose_nics, process_numa_node
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from zerohop.config.settings import Settings
@@ -66,7 +67,7 @@ def check_names(wanted: NicFilter, root: Path = _ROOT) -> None:
     if named and not any(matches(name, *port) for name in wanted.include for port in ports):
         there = ", ".join(f"{device}:{number}" for device, number in ports) or "none at all"
         raise Unsupported(
-            f"nics={','.join(wanted.include)!r} means no RDMA port of this machine; there is {there}",
+            f"nics={shown(','.join(wanted.include))} means no RDMA port of this machine; there is {there}",
             fix="correct nics= (ZEROHOP_NICS), or leave it out",
             operation="open",
         )

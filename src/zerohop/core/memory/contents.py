@@ -13,6 +13,7 @@ from zerohop.core.memory.elements import bytes_of
 from zerohop.core.memory.registration import Export
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import from_native
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,13 +179,17 @@ class Contents(NotCopyable):
         return arrays.dlpack_device(self.device)
 
     def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
-        """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
+        """Do ``_within`` for memory that must be open."""
         self._check_open()
+        return self._within(offset, nbytes)
+
+    def _within(self, offset: int, nbytes: int | None) -> tuple[int, int]:
+        """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
         # ctypes and native calls take no integers of numpy's.
         offset = operator.index(offset)
         nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
         if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
-            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+            raise ValueError(f"bytes {shown(offset)} to {shown(offset + nbytes)} do not lie within {self.nbytes}")
         return offset, nbytes
 
     def _export(self) -> Export:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import numpy as np
 
 from zerohop.core.memory.layouts import MAX_AXES
+from zerohop.shown import shown
 
 # DLPack's codes for the kinds of NumPy's types.
 _KINDS: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -67,7 +68,7 @@ def elements_of(shape: int | Sequence[int], dtype: Any) -> Elements:
     name = _BYTES if dtype is None else _name_of(dtype)
     code, bits = _OTHERS.get(name) or (_KINDS[np.dtype(name).kind], 8 * np.dtype(name).itemsize)
     if min(axes, default=1) < 1 or math.prod(axes) * bits // 8 >= 1 << 63:
-        raise ValueError(f"cannot allocate an array of the shape {axes}")
+        raise ValueError(f"cannot allocate an array of the shape {shown(axes)}")
     return Elements(name, axes, code, bits)
 
 
@@ -78,9 +79,10 @@ def _name_of(dtype: Any) -> str:
         return name
     try:
         found = np.dtype(name or dtype)
-    except (TypeError, UnicodeError, SyntaxError):  # NumPy parses a name like "(2,)f4" as Python
+    # NumPy parses a name like "(2,)f4" as Python; a ValueError is of a number of thousands of digits.
+    except (TypeError, ValueError, SyntaxError):
         raise TypeError(
-            f'{dtype!r} is no type of elements; one is named "float16", "bfloat16", "int32" or the like'
+            f'{shown(dtype)} is no type of elements; one is named "float16", "bfloat16", "int32" or the like'
         ) from None
     if found.name in _OTHERS:  # of a package that adds it to NumPy
         return str(found.name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from zerohop.shown import shown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +26,7 @@ _MAX_BYTES: Final = 256
 def count_of(shape: Sequence[int]) -> int:
     """Return the number of elements of an array; raise ValueError if an axis has a length that none can have."""
     if min(shape, default=0) < 0:
-        raise ValueError(f"no array has the shape {tuple(shape)}: an axis has 0 elements at least")
+        raise ValueError(f"no array has the shape {shown(tuple(shape))}: an axis has 0 elements at least")
     return math.prod(shape)
 
 

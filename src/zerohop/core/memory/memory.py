@@ -87,10 +87,7 @@ class _Range(Contents):
             TypeError: ``offset`` or ``nbytes`` is no integer.
             ValueError: the View would not lie within this range.
         """
-        offset = operator.index(offset)
-        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
-        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
-            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        offset, nbytes = self._within(offset, nbytes)
         return View(self._home(), self._offset + offset, nbytes, self.readonly or readonly)
 
     def view_at(self, address: int, nbytes: int | None = None, *, readonly: bool = False) -> View:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from zerohop._native import buffer_start
+from zerohop._native import NativeError, buffer_start
 from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.elements import elements_of, is_shape
 from zerohop.core.memory.layouts import BYTES, ROWS
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
 from zerohop.core.runtime.devices import HOST
+from zerohop.errors import from_native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,10 @@ def register(
     if bits & ~possible:
         raise ValueError(f'{type(x).__name__} is read-only: rights can be "r" only')
     while True:
-        registration, owned = core.registration_cache.register(source)
+        try:
+            registration, owned = core.registration_cache.register(source)
+        except NativeError as error:  # another thread has closed the Context meanwhile
+            raise from_native(*error.args, operation="register") from None
         offset = source.address - registration.address
         memory = Memory(
             core,

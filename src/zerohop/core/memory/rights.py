@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Final, Literal
 
+from zerohop.shown import shown
+
 Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
 
@@ -13,7 +15,7 @@ def rights_bits(rights: object) -> int:
     """Return the bits of "r", "w" or "rw"; raise ValueError for anything else."""
     bits = RIGHTS.get(rights) if isinstance(rights, str) else None
     if bits is None:
-        raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
+        raise ValueError(f'rights are "r", "w" or "rw", not {shown(rights)}')
     return bits
 
 
@@ -28,5 +30,5 @@ def length_of(nbytes: object) -> int:
         raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
     nbytes = operator.index(nbytes)
     if not 0 < nbytes < 1 << 63:
-        raise ValueError(f"cannot allocate {nbytes} bytes")
+        raise ValueError(f"cannot allocate {shown(nbytes)} bytes")
     return nbytes

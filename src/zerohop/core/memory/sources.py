@@ -21,6 +21,7 @@ from zerohop.core.memory import dlpack, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, count_of, layout_of, require_rows
 from zerohop.core.memory.source import Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from zerohop.core.memory.shared_pages import Backing
@@ -50,7 +51,7 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
     if beyond or source.address < 0 or source.nbytes < 0 or end > _LAST_ADDRESS:
-        raise ValueError(f"no memory has address {source.address:#x} and {source.nbytes} bytes")
+        raise ValueError(f"no memory has address {source.address:#x} and {shown(source.nbytes)} bytes")
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
     private = isinstance(x, np.ndarray) and not source.may_be_shared
@@ -230,5 +231,5 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in (address, nbytes)):
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str) or not device:  # an empty one would mean: whose memory the address is
-        raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
+        raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {shown(device)}')
     return whole_allocation(address, nbytes, device, False, None, None, may_be_shared=device == HOST)

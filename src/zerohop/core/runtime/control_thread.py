@@ -78,14 +78,16 @@ class ControlThread:
         try:
             self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
-        except RuntimeError:  # the loop was closed meanwhile
-            return False
         except Unsupported as error:
             self._woken = False
             self.refused = error
             return False
-        except BaseException:  # of a signal's handler: the next call wakes the loop, perhaps once more than it need
+        except BaseException as error:
+            # The next call wakes the loop, perhaps once more than it need.
             self._woken = False
+            if isinstance(error, RuntimeError) and self.loop.is_closed():
+                return False
+            # It is a signal's handler's, or a RecursionError, which is a RuntimeError, too.
             raise
         return True
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from zerohop._native import gpu_drivers
+from zerohop._native import NativeError, gpu_drivers
 from zerohop.core.base import closed_engine
+from zerohop.errors import from_native
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +51,7 @@ class Devices:
     def by_name(self) -> Mapping[str, int]:
         """Return the native index of each device, the host included. The first use opens the drivers."""
         if self._by_name is None:
-            self._by_name = {HOST: _HOST_INDEX, **{each["name"]: each["index"] for each in self._engine.devices()}}
+            self._by_name = {HOST: _HOST_INDEX, **{each["name"]: each["index"] for each in self._all()}}
         return self._by_name
 
     def index_of(self, name: str) -> int:
@@ -60,7 +62,7 @@ class Devices:
             ValueError: there is no such device; the message names those that exist.
         """
         if not isinstance(name, str):
-            raise TypeError(f'a device is a name such as "host" or "cuda:0", not {name!r}')
+            raise TypeError(f'a device is a name such as "host" or "cuda:0", not {shown(name)}')
         if name == HOST:
             return _HOST_INDEX
         index = self.by_name.get(name)
@@ -76,12 +78,18 @@ class Devices:
         """Describe the accelerators; the host is none."""
         return tuple(
             Device(each["name"], each["kind"], tuple(each["capabilities"]), each["pci_address"], each["total_bytes"])
-            for each in self._engine.devices()
+            for each in self._all()
         )
 
     def close(self) -> None:
         """Release the engine."""
         self._engine = closed_engine.ENGINE
+
+    def _all(self) -> list[dict[str, Any]]:
+        try:
+            return self._engine.devices()
+        except NativeError as error:  # the Context was closed meanwhile
+            raise from_native(*error.args) from None
 
     def _no_such_device(self, name: str) -> str:
         kind = name.partition(":")[0]
@@ -89,6 +97,9 @@ class Devices:
         why = ""
         if kind in GPUS:
             fix = "zerohop doctor shows what keeps a GPU from being used"
-            why = self._engine.why_no_gpus().get(kind) or gpu_drivers().get(kind, "")
+            try:
+                why = self._engine.why_no_gpus().get(kind) or gpu_drivers().get(kind, "")
+            except NativeError as error:  # as above
+                raise from_native(*error.args) from None
         told = f" ({kind}: {why})" if why else ""
-        return f"no device is called {name!r}{told}; this Context has {', '.join(self.by_name)}. Fix: {fix}"
+        return f"no device is called {shown(name)}{told}; this Context has {', '.join(self.by_name)}. Fix: {fix}"

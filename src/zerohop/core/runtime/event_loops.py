@@ -12,9 +12,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from zerohop._native import CompletionQueue, LoopBell
+from zerohop._native import CompletionQueue, LoopBell, NativeError
 from zerohop.core.base import closed_engine
 from zerohop.core.base.frameworks import NO_LOOP
+from zerohop.errors import from_native
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -84,29 +85,34 @@ class LoopQueue:
         if loop is not None and loop.is_running():
             try:
                 loop.call_soon_threadsafe(self.leave)
-            except RuntimeError:  # the loop was closed meanwhile
-                pass
+            except RuntimeError:
+                # A RecursionError is one, too, and then the loop's own thread is not in here.
+                if not loop.is_closed():
+                    raise
             else:
                 return
         self.leave()
 
     def leave(self) -> None:
-        """Do what ``close`` does, on the loop's thread, or while the loop does not run."""
-        waiting, self._waiting = self._waiting, {}
+        """Do what ``close`` does, on the loop's thread, or while the loop does not run.
+
+        If an exception ends it anywhere, the next call does the rest.
+        """
         loop = self._loop()
         if loop is not None and loop.is_closed():
             # The tasks that waited on it never run again.
             loop = None
-        if loop is not None:
-            for callback in waiting.values():
-                callback()
-        if self.closed:
-            return
-        self.closed = True
-        if loop is not None:
+        for token, callback in list(self._waiting.items()):
+            if loop is not None:
+                # A future that an exception leaves in the middle of its end never wakes its task, so the loop ends it.
+                loop.call_soon_threadsafe(callback)
+            self._waiting.pop(token, None)
+        fd = self._bell.fd
+        if loop is not None and fd >= 0:
             # The reader goes first: a closed descriptor's number may go to another file, which the loop would watch.
-            loop.remove_reader(self._bell.fd)
+            loop.remove_reader(fd)
         self._bell.close()
+        self.closed = True
 
     def _drain(self, _: object) -> None:
         tokens = self._bell.drain()
@@ -134,6 +140,8 @@ class Loops:
 
         Raises:
             RuntimeError: no loop is running on this thread.
+            LimitReached: there is no descriptor left for a new queue.
+            Closed: the Context is closed.
         """
         loop = asyncio._get_running_loop()
         if loop is None:
@@ -142,10 +150,13 @@ class Loops:
         queue = None if reference is None else reference()
         if queue is None or queue.closed:
             with self._lock:
-                if self._closed:
-                    closed_engine.refuse()
-                self._sweep()
-                queue = LoopQueue(self._engine, loop)
+                try:
+                    if self._closed:
+                        closed_engine.refuse()
+                    self._sweep()
+                    queue = LoopQueue(self._engine, loop)
+                except NativeError as error:
+                    raise from_native(*error.args) from None
                 self._queues[loop] = weakref.ref(queue)
         return queue
 
@@ -154,10 +165,11 @@ class Loops:
         with self._lock:
             self._closed = True
             queues = [reference() for reference in self._queues.values()]
-            self._queues.clear()
         for queue in queues:
             if queue is not None:
                 queue.close()
+        # Last, so that a close that was interrupted finds them again.
+        self._queues.clear()
         self._engine = closed_engine.ENGINE
 
     def _sweep(self) -> None:

@@ -7,10 +7,10 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from zerohop._native import CompletionQueue
+from zerohop._native import CompletionQueue, NativeError
 from zerohop.core.base.deadlines import deadline_after, wait_with_timeout
 from zerohop.core.runtime.operation import Operation, on_event_loop
-from zerohop.errors import DeadlineExceeded
+from zerohop.errors import DeadlineExceeded, from_native
 
 if TYPE_CHECKING:
     import asyncio
@@ -119,8 +119,7 @@ class AsCompleted(Generic[T]):
             for token, operation in enumerate(pending):
                 core = operation._core
                 if core not in queues:
-                    core.check_process()
-                    queues[core] = CompletionQueue(core.engine)
+                    queues[core] = _new_queue(core)
                 if operation._arm(queues[core], token):
                     armed[token] = operation
                 else:
@@ -229,8 +228,17 @@ def as_completed(operations: Iterable[Operation[T]], timeout: float | None = Non
         ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
         TypeError: not Operations.
         DeadlineExceeded: raised in the loop if some have not ended ``timeout`` seconds after this call.
+        LimitReached: raised in the loop if there is no descriptor left to wait with; the operations go on.
     """
     return AsCompleted(operations, timeout)
+
+
+def _new_queue(core: Runtime) -> CompletionQueue:
+    core.check_process()
+    try:
+        return CompletionQueue(core.engine)
+    except NativeError as error:
+        raise from_native(*error.args, operation="as_completed") from None
 
 
 def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:

@@ -16,6 +16,7 @@ from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NBYTES, posted_operation
 from zerohop.core.runtime.operation import Failed, Operation, on_event_loop
 from zerohop.errors import WouldBlock, ZerohopError, copy_of, from_native
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def notify_value(value: int) -> int:
         raise TypeError("'bool' object cannot be interpreted as an integer")
     number = operator.index(value)
     if not 0 <= number <= _MAX_NOTIFY:
-        raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")
+        raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {shown(number)}")
     return number
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop.core.transfers.context_transfers import ContextTransfers
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,5 +163,5 @@ def _number(name: str, value: Any, least: int) -> int:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     number = operator.index(value)
     if not least <= number < 1 << 62:
-        raise ValueError(f"{name} must be at least {least}, and less than 2**62, not {number}")
+        raise ValueError(f"{name} must be at least {least}, and less than 2**62, not {shown(number)}")
     return number

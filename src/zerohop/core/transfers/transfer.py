@@ -30,6 +30,7 @@ from zerohop.core.transfers.message_lane import (
 )
 from zerohop.core.transfers.posting import find_route, launch, launch_after, ready_route
 from zerohop.errors import ZerohopError, from_native
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +123,7 @@ def transfer_pages(
     check_remote(remote)
     page_bytes = index(page_bytes)
     if not 0 < page_bytes < _TOO_LONG:
-        raise ValueError(f"page_bytes must be positive and less than 2**63, not {page_bytes}")
+        raise ValueError(f"page_bytes must be positive and less than 2**63, not {shown(page_bytes)}")
     here, there = index_array(local_pages), index_array(remote_pages)
     if here.size != there.size:
         raise ValueError(f"{kind}: {here.size} pages here and {there.size} there")
@@ -195,7 +196,7 @@ def atomic(
     check_remote(remote)
     offset = index(offset)
     if not 0 <= offset <= remote.nbytes - _WORD:
-        raise ValueError(f"{kind}: 8 bytes at offset {offset} do not lie within {remote.nbytes}")
+        raise ValueError(f"{kind}: 8 bytes at offset {shown(offset)} do not lie within {remote.nbytes}")
     where = start_of(remote) + offset
     if where % _WORD:
         raise ValueError(f"{kind}: the word at offset {where} of the shared memory is not aligned to 8 bytes")
@@ -314,7 +315,7 @@ def _word(value: int) -> int:
     """Return the 64 bits of a number, signed or not."""
     number = index(value)
     if not -(1 << 63) <= number <= _WORD_MASK:
-        raise ValueError(f"{number} does not fit into 64 bits")
+        raise ValueError(f"{shown(number)} does not fit into 64 bits")
     return number & _WORD_MASK
 
 
