@@ -7,6 +7,7 @@ from typing import Final
 
 _LONGEST: Final = 200
 _MOST: Final = 32
+_MOST_BITS: Final = 512
 
 
 class _Shortened(reprlib.Repr):
@@ -16,10 +17,8 @@ class _Shortened(reprlib.Repr):
         self.maxtuple = self.maxlist = _MOST
 
     def repr_int(self, x: int, level: int) -> str:
-        try:
-            return super().repr_int(x, level)
-        except ValueError:  # Python writes no number of more than 4300 digits
-            return f"an int of {x.bit_length()} bits"
+        # Python refuses to write a number of more than 4300 digits, and nobody reads one of hundreds.
+        return super().repr_int(x, level) if x.bit_length() < _MOST_BITS else f"an int of {x.bit_length()} bits"
 
 
 _SHORTENED: Final = _Shortened()
