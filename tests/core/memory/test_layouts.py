@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows, same_places
+from zerohop.core.memory.layouts import BYTES, ROWS, is_masked, layout_of, require_rows, same_places
 
 
 def layout(x: np.ndarray[Any, Any]) -> bytes | None:
@@ -138,3 +139,13 @@ def test_an_array_of_very_many_axes() -> None:
     assert layout(x) is not None
     with pytest.raises(ValueError, match="many axes"):
         require_rows(b"1x2," * 100, "array", "x.copy()", as_bytes=True)
+
+
+def test_a_masked_array_is_told_without_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be out of descriptors when the first list comes, and then no module can be loaded."""
+    masked = np.ma.array([0, 1])
+    assert is_masked(masked)
+    assert not is_masked(np.arange(2))
+    monkeypatch.delitem(sys.modules, "numpy.ma")
+    assert not is_masked([0, 1])
+    assert "numpy.ma" not in sys.modules

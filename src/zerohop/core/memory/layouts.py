@@ -6,6 +6,7 @@ A transfer moves bytes in the order of their addresses. So two arrays must lie a
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Final
 
 from zerohop.shown import shown
@@ -21,6 +22,12 @@ ROWS: Final = b"rows"
 MAX_AXES: Final = 64
 # A handle has no room for more.
 _MAX_BYTES: Final = 256
+
+
+def is_masked(x: object) -> bool:
+    """Tell whether an object is a masked array of NumPy, without loading the module of those."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(x, module.MaskedArray)
 
 
 def count_of(shape: Sequence[int]) -> int:

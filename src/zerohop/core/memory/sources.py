@@ -18,7 +18,7 @@ import numpy as np
 
 from zerohop._native import buffer_start, can_write
 from zerohop.core.memory import dlpack, shared_pages, torch_tensors
-from zerohop.core.memory.layouts import BYTES, ROWS, count_of, layout_of, require_rows
+from zerohop.core.memory.layouts import BYTES, ROWS, count_of, is_masked, layout_of, require_rows
 from zerohop.core.memory.source import Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.shown import shown
@@ -113,7 +113,7 @@ def find_backing(source: Source) -> Backing | None:
 
 
 def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
-    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+    if type(array) is not np.ndarray and is_masked(array):
         raise TypeError("a masked array, whose mask would be lost. Fix: pass x.data, or x.filled()")
     if array.flags.c_contiguous:
         layout = ROWS if array.ndim > 1 else BYTES

@@ -10,6 +10,7 @@ import numpy as np
 from zerohop._native import NativeError
 from zerohop.core.control import address
 from zerohop.core.memory.access import offset_of
+from zerohop.core.memory.layouts import is_masked
 from zerohop.core.memory.register import register, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
@@ -323,7 +324,7 @@ def index_array(numbers: Pages, what: str = "page numbers") -> np.ndarray[Any, n
     """Convert numbers, which errors call ``what``, to the form that the native call takes."""
     if type(numbers) is np.ndarray and numbers.dtype is _INT64 and numbers.ndim == 1 and numbers.flags.c_contiguous:
         return numbers
-    if isinstance(numbers, np.ma.MaskedArray):
+    if is_masked(numbers):
         raise TypeError(f"{what} in a masked array, whose mask would be lost. Fix: pass x.data, or x.compressed()")
     try:
         array = np.asarray(numbers)
