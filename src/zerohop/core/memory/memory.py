@@ -338,7 +338,10 @@ class Memory(Closeable, _Range):
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
         if not getattr(self, "_closed", True) or getattr(self, "_closer", None) is not None:
             try:
-                self._close(0, last=True)
+                # Most are Memories of single transfers, which have no shares.
+                alone = self._closer is None and not (self._shares or self._owned)
+                if not (alone and self._core.retention.drop(self, self._registration)):
+                    self._close(0, last=True)
             except BaseException:  # of a signal's handler: nobody can close it again
                 self._close(0, last=True)
                 raise

@@ -102,6 +102,20 @@ class Retention:
         registration.users.discard(key)
         return buffer
 
+    def drop(self, memory: object, registration: Registration) -> bool:
+        """Release what a Memory without shares keeps, for its destructor, if nothing can use the memory any more.
+
+        Returns False if something may, and has changed nothing then: ``detach`` is for that.
+        """
+        region = registration.region
+        if self._forked or registration.ours or registration.retired or region.pins or region.known_to_devices:
+            return False
+        key = id(memory)
+        # In this order: a signal's handler may come up in between, and ``detach`` goes on while the object is here.
+        registration.users.discard(key)
+        self._keeps.pop(key, None)
+        return True
+
     def release_detached(self, buffer: RetainedBuffer, *, owned: bool, closed: bool) -> None:
         """Release what ``detach`` returned as soon as nothing uses the memory any more.
 
