@@ -28,7 +28,7 @@ HERE = 1
 # Python frames, and native calls that are methods of the engine.
 COUNTS: dict[str, tuple[int, int]] = {
     "write": (2, 0),
-    "write of an array": (29, 1),
+    "write of an array": (23, 1),
     "write with notify": (8, 1),
     "write_nowait": (17, 1),
     "read": (3, 0),
@@ -47,6 +47,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "send and recv": (40, 2),
     "flush": (19, 1),
     "register and close": (17, 0),
+    "register again": (9, 0),
     "share": (14, 0),
     "connect again": (26, 1),
     "Transport.write with notify": (14, 2),
@@ -123,6 +124,7 @@ def operations(open_context: OpenContext) -> Iterator[dict[str, tuple[tuple[zh.C
         "send and recv": (both, send_and_receive),
         "flush": (both, lambda: here.flush(connection).result()),
         "register and close": (both, lambda: here.register(array).close()),
+        "register again": (both, lambda: here.register(array)),
         "share": (both, lambda: source.share("r")),
         "connect again": (both, lambda: here.connect(there.url).result()),
         "Transport.write with notify": (both, lambda: heard_by_two(one.write(view, part, notify=1))),

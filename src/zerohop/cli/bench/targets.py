@@ -92,7 +92,7 @@ TARGETS: Final = (
     Target(_target("write", "tcp", bytes=8, batch=1, mode=None), max_times_floor=1.2),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
-    Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=5),
+    Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=3),
     Target(_target("views", "shm", bytes=4096, batch=10_000), max_us=1_000_000),
     Target(_target("views", "shm", bytes=4096, batch=20_000), max_us=2_000_000),
     Target(_target("transport_write"), max_times_beside=1.1),
