@@ -1,10 +1,11 @@
 #include "base/page_list.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
-#include <map>
 #include <mutex>
+#include <utility>
 
 #if defined(__x86_64__)
 #define ZEROHOP_WIDE [[gnu::target("avx2")]]
@@ -117,10 +118,15 @@ ZEROHOP_WIDE uint64_t largest_wide(const uint64_t* from, size_t count) {
     return Numbers::largest(from, count);
 }
 
+// A free block begins with the address of the next one of its size.
+struct FreeBlock {
+    FreeBlock* next = nullptr;
+};
+
 // Keeps free blocks by their size, which is a power of two.
 struct Blocks {
     std::mutex mutex;
-    std::multimap<size_t, void*> free;
+    std::array<FreeBlock*, 64> free{};
     size_t nbytes = 0; // of all
 };
 
@@ -149,12 +155,13 @@ void* take_block(size_t nbytes) {
     }
     const size_t size = std::bit_ceil(nbytes);
     Blocks& all = blocks();
-    const std::lock_guard lock(all.mutex);
-    if (const auto found = all.free.find(size); found != all.free.end()) {
-        void* const block = found->second;
-        all.free.erase(found);
-        all.nbytes -= size;
-        return block;
+    {
+        const std::lock_guard lock(all.mutex);
+        FreeBlock*& first = all.free[std::countr_zero(size)];
+        if (first != nullptr) {
+            all.nbytes -= size;
+            return std::exchange(first, first->next);
+        }
     }
     return ::operator new(size);
 }
@@ -164,13 +171,11 @@ void give_block(void* block, size_t nbytes) noexcept {
         const size_t size = std::bit_ceil(nbytes);
         Blocks& all = blocks();
         const std::lock_guard lock(all.mutex);
-        try {
-            if (size <= kMostKept - all.nbytes) {
-                all.free.emplace(size, block);
-                all.nbytes += size;
-                return;
-            }
-        } catch (const std::bad_alloc&) { // no room to note it: the block is not kept
+        if (size <= kMostKept - all.nbytes) {
+            FreeBlock*& first = all.free[std::countr_zero(size)];
+            first = ::new (block) FreeBlock{first};
+            all.nbytes += size;
+            return;
         }
     }
     ::operator delete(block);

@@ -50,9 +50,12 @@ NB_MODULE(unguarded, m) {
     zerohop::bind::register_fabric(m);
 }
 
-extern "C" NB_EXPORT PyObject* PyInit__native(); // no header declares what Python looks up by its name
+// No header declares it, because Python looks it up by this name.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
+extern "C" NB_EXPORT PyObject* PyInit__native();
 
 extern "C" PyObject* PyInit__native() {
+    // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
     PyObject* const made = PyInit_unguarded();
     // The check is a step of the definition's own: Python 3.13 calls this function as the main interpreter, and the
     // steps as the one that imports. The definition is the same one at each call.

@@ -94,8 +94,8 @@ GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, co
     uint64_t dst = pages.dst_base;
     uint64_t src = pages.src_base;
     uint64_t count = pages.dst_pages.size();
-    const auto* src_pages = numbers.data<uint32_t>();
-    const auto* dst_pages = src_pages + count;
+    auto src_pages = reinterpret_cast<uint64_t>(numbers.data<uint32_t>());
+    uint64_t dst_pages = src_pages + count * sizeof(uint32_t);
     uint64_t page_bytes = pages.page_bytes;
     uint64_t pieces = (page_bytes + kPieceBytes - 1) / kPieceBytes;
     // More blocks than there are pieces for their warps would be idle.
