@@ -24,7 +24,7 @@ here, there = zh.Context(**options), zh.Context(**options)
 if provider:
     here.write(np.ones(64, np.uint8), there.alloc(64).share("w"), notify=1).result()
 time.sleep(0.3)  # until their threads sleep
-os.closerange(3, 200)
+os.closerange(int(sys.argv[4]), 200)
 files = [open(f"{folder}/{number}", "wb+", buffering=0) for number in range(count)]
 pairs = [socket.socketpair() for _ in range(count)]
 started = time.monotonic()
@@ -40,11 +40,13 @@ for one, other in pairs:
 """
 
 
+@pytest.mark.parametrize("first", [3, 25, 34])
 @pytest.mark.parametrize("count", [0, 50], ids=["closed", "and used by others"])
 @pytest.mark.parametrize("provider", ["", "shm", "tcp"], ids=["alone", "shm", "tcp"])
-def test_close_ends(tmp_path: Path, provider: str, count: int) -> None:
+def test_close_ends(tmp_path: Path, provider: str, count: int, first: int) -> None:
+    """All of them, or those of one Context and a half."""
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tmp_path, provider, str(count)],
+        [sys.executable, "-c", PROGRAM, tmp_path, provider, str(count), str(first)],
         capture_output=True,
         text=True,
         timeout=ANSWER_S,

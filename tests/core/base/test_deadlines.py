@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from decimal import Decimal
+from typing import cast
 
 import pytest
 
@@ -18,7 +20,7 @@ def test_seconds() -> None:
     assert seconds_of(math.inf) == 1e9
     assert nanoseconds_of(1e-12) == 1
     assert nanoseconds_of(math.inf) == deadline_after(math.inf) == 0
-    for wrong in (-1, -1e-9, math.nan, -math.inf):
+    for wrong in (-1, -1e-9, math.nan, -math.inf, cast("float", Decimal("NaN"))):
         with pytest.raises(ValueError, match="negative"):
             seconds_of(wrong)
     for no_number in (None, "1", [1], int, float, 1j):

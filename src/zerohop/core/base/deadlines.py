@@ -27,8 +27,12 @@ def seconds_of(timeout: float) -> float:
     """
     if not hasattr(type(timeout), "__float__"):  # of its type: `float` itself has the attribute, and is no number
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
-    # NaN must be refused, too, and `timeout < 0` is false for NaN.
-    if not timeout >= 0:
+    try:
+        # NaN must be refused, too, and `timeout < 0` is false for NaN.
+        refused = not timeout >= 0
+    except ArithmeticError:  # a Decimal that is NaN cannot be compared
+        refused = True
+    if refused:
         raise ValueError(f"timeout must not be negative, as {shown(timeout)} is")
     return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
 

@@ -51,7 +51,8 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
     if beyond or source.address < 0 or source.nbytes < 0 or end > _LAST_ADDRESS:
-        raise ValueError(f"no memory has address {source.address:#x} and {shown(source.nbytes)} bytes")
+        at = hex(source.address) if abs(source.address) < _LAST_ADDRESS else shown(source.address)
+        raise ValueError(f"no memory has address {at} and {shown(source.nbytes)} bytes")
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
     private = isinstance(x, np.ndarray) and not source.may_be_shared

@@ -9,7 +9,7 @@ import selectors
 import socket
 from typing import TypeAlias
 
-from zerohop.core.base.sandbox import Selector, named_socket, naming
+from zerohop.core.base.sandbox import Selector, Socket, named_socket, naming
 
 # The device and the inode of a descriptor's file.
 File: TypeAlias = tuple[int, int]
@@ -27,16 +27,23 @@ def file_of(fd: int) -> File | None:
     return info.st_dev, info.st_ino
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    """Wakes itself by a pair of Sockets. The plain ones say nothing when the system refuses to send."""
+class Loop(asyncio.SelectorEventLoop):
+    """Wakes itself by a pair of Sockets. The plain ones say nothing when the system refuses to send.
+
+    Attributes:
+        ends: the pair.
+    """
+
+    ends: tuple[Socket, ...]
 
     def _make_self_pipe(self) -> None:
         super()._make_self_pipe()  # type: ignore[misc] # not in its stub: the event loop's own
         for end in ("_ssock", "_csock"):
             setattr(self, end, named_socket(getattr(self, end)))
+        self.ends = self._ssock, self._csock  # type: ignore[attr-defined] # as above
 
 
-def new_loop() -> tuple[asyncio.AbstractEventLoop, Selector]:
+def new_loop() -> tuple[Loop, Selector]:
     """Make an event loop; return it and its selector.
 
     Raises:
@@ -47,7 +54,7 @@ def new_loop() -> tuple[asyncio.AbstractEventLoop, Selector]:
         selector = Selector()
     try:
         _try_calls(selector)
-        return _Loop(selector), selector
+        return Loop(selector), selector
     except BaseException:
         selector.close()
         raise

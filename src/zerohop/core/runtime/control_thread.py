@@ -44,6 +44,8 @@ class ControlThread:
         self._selector_file = file_of(self._selector.fileno())
         # All sockets of the control plane and their files are here, so that a forked child can close its copies.
         self._sockets: weakref.WeakKeyDictionary[socket.socket, File | None] = weakref.WeakKeyDictionary()
+        for end in self.loop.ends:
+            self.own(end)
         self._tasks: set[asyncio.Task[None]] = set()
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
@@ -183,13 +185,14 @@ class ControlThread:
 
         Their numbers may be those of other files by now, which nothing here may close.
         """
-        ended = self._stopped or self.refused is not None
-        if ended or file_of(self._selector.fileno()) in (None, self._selector_file):
+        if self._stopped or self.refused is not None:
             return self._broken
+        lost = [sock for sock, file in list(self._sockets.items()) if _is_lost(sock.fileno(), file)]
+        if not lost and not _is_lost(self._selector.fileno(), self._selector_file):
+            return False
         self._broken = self._stopped = True
-        for sock, file in list(self._sockets.items()):
-            if file_of(sock.fileno()) not in (None, file):
-                sock.detach()
+        for sock in lost:
+            sock.detach()
         # Neither the loop nor its tasks are freed, which would close the sockets by which it is woken.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         logger.warning(
@@ -234,6 +237,8 @@ class ControlThread:
 
     def _report(self, error: BaseException) -> None:
         """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
+        if self.descriptors_closed():
+            return
         self.warn_once.bug(error, "zerohop's control thread failed in a way that it should not")
 
     def _cancel_all(self) -> None:
@@ -252,6 +257,11 @@ class ControlThread:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(error)
+
+
+def _is_lost(fd: int, file: File | None) -> bool:
+    """Tell whether an open descriptor is of another file than it was, or was closed by somebody else."""
+    return fd >= 0 and file_of(fd) not in (None, file)
 
 
 class _Aside(Generic[T]):
