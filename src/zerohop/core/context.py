@@ -17,7 +17,6 @@ from zerohop.core.lifecycle import Core
 from zerohop.core.memory import register
 from zerohop.core.memory.pool import Pool
 from zerohop.core.memory.rights import length_of
-from zerohop.core.peers.incoming import accept
 from zerohop.core.runtime.deferred import defer
 from zerohop.core.runtime.operation import Finished
 from zerohop.core.transfers.connection import Connection
@@ -254,18 +253,6 @@ class Context(StridedTransfers, NotCopyable):
             return connection
 
         return defer(core, "connect", 0, core.deadline(timeout), work, None)
-
-    def accept(self, *, timeout: float | None = None) -> Operation[Connection]:
-        """Wait for a peer that connects to this Context by itself; value: its Connection.
-
-        Each Connection that a peer has made is given once, in the order in which they came up. One that is lost before
-        it is asked for is left out, and one that this side has made is not given.
-
-        ``timeout`` in seconds; None: no limit.
-        """
-        core = self._core
-        core.check_open()
-        return accept(core, core.peers.incoming, 0 if timeout is None else core.deadline(timeout))
 
     @property
     def connections(self) -> list[Connection]:

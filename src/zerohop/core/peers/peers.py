@@ -21,7 +21,6 @@ from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Ref
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.core.peers import teardown
 from zerohop.core.peers.attempt import Dial
-from zerohop.core.peers.incoming import Incoming
 from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
 from zerohop.core.peers.session import SETUP_S, Session
@@ -56,7 +55,6 @@ class Peers:
         self._own_end: PeerLink | None = None
         self._closing = False
         self._events = EngineEvents(core)
-        self.incoming = Incoming()
 
     def start(self) -> None:
         """Look out for peers that the engine finds dead."""
@@ -164,8 +162,6 @@ class Peers:
             self._pair(link)
         else:
             self._connected(link)
-            if link.session is not None and not link.session.initiator:
-                self.incoming.add(link)
         if self._arrivals is not None:
             self._arrivals.set()
             self._arrivals = asyncio.Event()
