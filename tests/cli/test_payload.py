@@ -29,9 +29,8 @@ def test_mixed_ranges_fill_both_sides() -> None:
     source = random_bytes(1, 20_000 * 7680)
     placed = ranges.placed(source)
     assert np.array_equal(np.bincount(placed), np.bincount(source))
-    assert mixed_ranges(3, 48).lengths.sum() == 144
-    with pytest.raises(ValueError, match="ask for longer"):
-        mixed_ranges(100, 8)
+    for count, mean in ((5000, 8), (5000, 1), (3, 48), (64, 1024), (1, 16), (5000, 65536), (500, 1000)):
+        assert mixed_ranges(count, mean).lengths.sum() == count * mean
 
 
 def locate(mine: bytes, other: bytes, *, mine_is_expected: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -70,12 +71,17 @@ class RangeLists(NamedTuple):
 def mixed_ranges(count: int, mean: int) -> RangeLists:
     """Return `count` ranges, `mean` times as many bytes in all, that fill both sides in two random orders.
 
-    Their lengths are multiples of 16, if `mean` is one: as many below 64 bytes as between 1 and 4 KiB. The longest has
-    about eight times the mean.
+    As many have 16 to 64 bytes as have 1 to 4 KiB, or any other four times as much. If `mean` is a multiple of 16, all
+    lengths are.
     """
     rng = np.random.default_rng(mean)
-    raw = 2 ** rng.uniform(4, np.log2(8 * mean), count)
-    lengths = 16 * np.maximum(1, np.rint(raw * (mean * count / raw.sum()) / 16)).astype(np.int64)
+    unit = 1 if mean % 16 else 16
+    # Lengths from `unit` to `most` units, of which the logarithms are spread evenly, have this mean.
+    most = 8.0 * mean
+    for _ in range(50):
+        most = 1 + mean / unit * math.log(most)
+    raw = most ** rng.random(count)
+    lengths = unit * np.maximum(1, np.rint(raw * (mean / unit * count / raw.sum()))).astype(np.int64)
     # The longest takes up what the rounding left.
     lengths[lengths.argmax()] += mean * count - int(lengths.sum())
     if lengths.min() <= 0:

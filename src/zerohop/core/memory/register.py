@@ -53,7 +53,11 @@ def register(
         if registration is not None and _is_whole(registration, x):
             layout = ROWS if x.ndim > 1 else BYTES
             bits = _READ_ONLY if registration.readonly else _READ_WRITE
-            return Memory(core, registration, 0, registration.nbytes, bits, x, layout)
+            memory = Memory(core, registration, 0, registration.nbytes, bits, x, layout)
+            # A thread that was about to close it has seen the Memory, or is seen here.
+            if not (registration.closed or registration.leaving):
+                return memory
+            del memory
     if isinstance(x, (Memory, View)):
         raise TypeError("it is registered already")
     source = sources.read(x, as_bytes=as_bytes)
@@ -90,13 +94,13 @@ def register(
 
 
 def _is_whole(registration: Registration, array: np.ndarray[Any, Any]) -> bool:
-    """Tell whether a registration is of exactly the bytes that an array shows in their order, and stays for now."""
+    """Tell whether a registration is of exactly the bytes that an array shows in their order."""
     try:
         start = buffer_start(array)
     except (ValueError, BufferError):  # it has gaps, or the type of its elements has no buffer format
         return False
     same = (registration.address, registration.readonly, registration.nbytes) == (*start, array.nbytes)
-    return same and array.base is None and array.flags.c_contiguous and not registration.leaving
+    return same and array.base is None and array.flags.c_contiguous
 
 
 def register_all(core: MemoryCore, many: list[Any], rights: Rights | None, *, as_bytes: bool) -> list[Memory]:

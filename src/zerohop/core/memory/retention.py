@@ -105,14 +105,17 @@ class Retention:
     def drop(self, memory: object, registration: Registration) -> bool:
         """Release what a Memory without shares keeps, for its destructor, if nothing can use the memory any more.
 
-        Returns False if something may, and has changed nothing then: ``detach`` is for that.
+        Returns False if something may: ``detach`` goes on then.
         """
-        region = registration.region
-        if self._forked or registration.ours or registration.retired or region.pins or region.known_to_devices:
+        if self._forked or registration.ours:
             return False
         key = id(memory)
-        # In this order: a signal's handler may come up in between, and ``detach`` goes on while the object is here.
+        # First, because ``retire`` and ``known_to_devices`` leave the rest to the last Memory. The object goes last,
+        # because a signal's handler may come up in between, and ``detach`` goes on only while it is here.
         registration.users.discard(key)
+        region = registration.region
+        if registration.retired or region.pins or region.known_to_devices:
+            return False
         self._keeps.pop(key, None)
         return True
 
