@@ -1,6 +1,7 @@
 // Tests a peer that lies: its frames are refused or end the lane, and never cost more than the lane.
 #include "raw_peer.hpp"
 
+#include <atomic>
 #include <random>
 #include <sys/mman.h>
 
@@ -12,12 +13,9 @@ namespace {
 // Sends so many requests whose answers the peer does not read, or as many as the lane takes; returns how many were
 // carried out.
 uint64_t add_ones(Target& target, uint64_t count) {
-    const auto added = [&] {
-        uint64_t word = 0;
-        const Bytes bytes = target.side.get(*target.region, 0, sizeof word);
-        std::memcpy(&word, bytes.data(), sizeof word);
-        return word;
-    };
+    // The target adds while this looks.
+    const std::atomic_ref word(*reinterpret_cast<uint64_t*>(target.region->address()));
+    const auto added = [&] { return word.load(std::memory_order_acquire); };
     target.side.put(*target.region, Bytes(sizeof(uint64_t), 0));
     uint64_t sent = 0;
     while (sent < count && target.peer.send(target.header(FrameKind::fetch_add), {1})) {
