@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -181,37 +182,46 @@ class Interrupted(Exception):
     """What the signal's handler raises, as that of Ctrl-C does."""
 
 
-@pytest.fixture
-def interrupted_soon() -> Iterator[None]:
-    """Let a signal come while the other side of a floor, which does not exist, is silent."""
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Expect that a signal ends the block, in which the other side of a floor, which does not exist, is silent."""
+    waits: list[bool] = []
 
     def raise_it(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        if waits:
+            waits.clear()  # only one of them ends the block
+            raise Interrupted
 
     before = signal.signal(signal.SIGALRM, raise_it)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    # Again and again, because the first may come before the block begins.
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        waits.append(True)
+        yield
+    except Interrupted:
+        pass
+    else:
+        pytest.fail("the block has ended by itself")
+    finally:
+        waits.clear()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.usefixtures("interrupted_soon")
 @pytest.mark.parametrize("wait", ["ping", "pong"])
 def test_a_signal_ends_the_wait_for_a_flag(memory: int, wait: str) -> None:
-    with pytest.raises(Interrupted):
+    with interrupted():
         getattr(_floors.Flag(memory), wait)(1, 1, PATIENCE_S)
 
 
-@pytest.mark.usefixtures("interrupted_soon")
 @pytest.mark.parametrize("nbytes", [8, 2 * RING_BYTES], ids=["for the receiver", "for space"])
 def test_a_signal_ends_the_wait_of_a_sender(memory: int, nbytes: int) -> None:
-    with pytest.raises(Interrupted):
+    with interrupted():
         _floors.Ring(memory, RING_BYTES).write(random_bytes(1, nbytes), 1, PATIENCE_S)
 
 
-@pytest.mark.usefixtures("interrupted_soon")
 def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
-    with pytest.raises(Interrupted):
+    with interrupted():
         _floors.Ring(memory, RING_BYTES).receive(np.zeros(8, np.uint8), 8, PATIENCE_S)
 
 
@@ -225,21 +235,20 @@ def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
     ],
     ids=["ping", "pong", "send", "receive"],
 )
-@pytest.mark.usefixtures("interrupted_soon")
 def test_a_signal_ends_the_wait_on_a_socket(wait: Callable[[int], object]) -> None:
     here, there = socket.socketpair()
-    with here, there, pytest.raises(Interrupted):
+    with here, there, interrupted():
         wait(here.fileno())
 
 
-def test_a_signal_that_another_thread_receives(beside: Callable[..., Any], interrupted_soon: None) -> None:
+def test_a_signal_that_another_thread_receives(beside: Callable[..., Any]) -> None:
     """It interrupts no system call of the wait, as one does not that comes just before the call."""
     here, there = socket.socketpair()
     with here, there:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
         try:
             heard = beside(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGALRM})
-            with pytest.raises(Interrupted):
+            with interrupted():
                 _floors.socket_pong(here.fileno(), 8, 1, PATIENCE_S)
             heard.result()
         finally:
