@@ -48,7 +48,7 @@ public:
     [[nodiscard]] static Descriptor event(const char* what = "an event descriptor (eventfd)");
     void ring() const;
     // Returns true if it had been rung.
-    bool drain() const; // NOLINT(modernize-use-nodiscard): mostly nobody asks
+    [[nodiscard]] bool drain() const;
     // Returns a close-on-exec duplicate of a descriptor that the caller keeps. Throws NativeError if none are left.
     [[nodiscard]] static Descriptor duplicate(int fd);
 

@@ -17,7 +17,7 @@ namespace zerohop {
 
 namespace {
 
-// What a fast pass over a list of ranges finds.
+// Holds the facts that a fast pass over a list of ranges finds.
 struct RangeFacts {
     uint64_t offset_bits = 0; // that any offset has
     uint64_t length_bits = 0;

@@ -57,7 +57,7 @@ struct RangeSide {
     uint64_t nbytes = 0;
 };
 
-// What make_ranges() found.
+// Holds a list of ranges, or says which side of it was refused.
 struct MadeRanges {
     std::shared_ptr<const PageList> list; // null if all ranges are empty
     uint64_t nbytes = 0;                  // of all ranges

@@ -50,12 +50,12 @@ NB_MODULE(unguarded, m) {
     zerohop::bind::register_fabric(m);
 }
 
-// No header declares it, because Python looks it up by this name.
-// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): Python looks it up by this name, and so no
+// header declares it.
 extern "C" NB_EXPORT PyObject* PyInit__native();
 
 extern "C" PyObject* PyInit__native() {
-    // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
+    // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming): as above
     PyObject* const made = PyInit_unguarded();
     // The check is a step of the definition's own: Python 3.13 calls this function as the main interpreter, and the
     // steps as the one that imports. The definition is the same one at each call.

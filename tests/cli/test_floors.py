@@ -179,7 +179,7 @@ def test_closed_or_silent_socket_ends() -> None:
 
 
 class Interrupted(Exception):
-    """What the signal's handler raises, as that of Ctrl-C does."""
+    """Is raised by the signal's handler, as KeyboardInterrupt is by that of Ctrl-C."""
 
 
 @contextlib.contextmanager

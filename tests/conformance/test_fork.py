@@ -228,7 +228,7 @@ class HeldUp:
     def find_spec(self, name, path=None, target=None):
         if name == sys.argv[1] and not begun.is_set():
             begun.set()
-            time.sleep(0.5)
+            time.sleep(0.5)  # meanwhile the main thread forks
 
 begun = threading.Event()
 sys.meta_path.insert(0, HeldUp())

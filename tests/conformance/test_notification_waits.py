@@ -64,7 +64,7 @@ def test_a_signal_handler_that_raises(open_context: OpenContext, way: str) -> No
 def test_a_wait_that_is_dropped_with_its_notification(
     open_context: OpenContext, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody was told of it, because a signal's handler raised: the next wait gets it, before those that came since."""
+    """A signal's handler raised before anybody was told of it: the next wait gets it, before those that came since."""
     here, there = (open_context(Options(providers=("shm",))) for _ in range(2))
     connection = there.connect(here.url).result(PATIENCE_S)
     join = NotificationWait._join

@@ -65,7 +65,7 @@ def test_asking_for_shared_memory(start_peer: StartPeer) -> None:
     assert "seccomp" in outcome.fix
 
 
-# What errors say of a call whose refusal the system reports in words of its own.
+# The words of errors for a call whose refusal the system reports in words of its own.
 TOLD_AS = {
     "clone": ("clone", "threads"),
     "openat": ("open", "no place"),

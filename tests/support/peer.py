@@ -201,7 +201,7 @@ class Peer(Remote):
         return PeerGoneError(f"peer {self.pid} {what} (exit {code}); it wrote:\n{self.said()[-8000:]}")
 
     def said(self) -> str:
-        """What it has written to stderr."""
+        """Return all that it has written to stderr."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from zerohop.cli.bench.rows import Case
-    from zerohop.cli.bench.session import Session
+    from zerohop.cli.bench.session import LocalMemory, Session
 
     Pairs: TypeAlias = Sequence[tuple[object, object]]
     Post: TypeAlias = Callable[..., zerohop.Operation[int]]
@@ -141,7 +141,6 @@ def measure_pages(session: Session, case: Case) -> Row:
     used = lists * case.batch
     sources = shuffle(span // case.bytes)[:used].astype(np.int64)
     targets = shuffle(span // case.bytes)[:used].astype(np.int64)
-    samples = Samples()
     with session.memories(case, span) as (local, remote):
         cuts = [slice(i * case.batch, (i + 1) * case.batch) for i in range(lists)]
         pairs = [(sources[cut], targets[cut]) for cut in cuts]
@@ -153,32 +152,13 @@ def measure_pages(session: Session, case: Case) -> Row:
         def once(index: int) -> None:
             move(*ends, *pairs[index % lists], page_bytes=case.bytes).result()
 
-        once(0)  # connects
+        estimate = _estimated(once)
         explanation = context.explain(local.memory, remote)
-        start = time.perf_counter_ns()
-        once(1)
-        estimate = time.perf_counter_ns() - start
         # Every list is written in each round, so that all can be verified.
         lists = session.effort.within_limit(estimate, lists)
         sources, targets = sources[: lists * case.batch], targets[: lists * case.batch]
         moved = PageLists(sources, targets, case.bytes, case.batch)
-        floor_name, floor = page_floor(session, case, moved, span)
-        for round_number in range(session.effort.rounds):
-            payload = random_bytes(round_number, span)
-            count = session.effort.repetitions(estimate, lists)
-            samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
-            if case.reads:
-                session.fill_remote(round_number, span)
-                local.put(np.zeros(span, np.uint8))
-            else:
-                local.put(payload)
-                session.peer.call("clear")
-            with session.polling(case.target):
-                once(0)
-                for index in range(1, count + 1):
-                    samples.measure(once, index)
-            expected = moved.placed(payload)
-            samples.verified &= local.holds(expected) if case.reads else session.arrived(expected)
+        floor_name, samples = _measure_lists(session, case, local, once, moved, span, estimate, lists)
     return samples.row(case, floor=floor_name, path=explanation)
 
 
@@ -186,38 +166,61 @@ def measure_list(session: Session, case: Case) -> Row:
     """Measure one list of ranges of mixed lengths, which the arrays of the caller hold; all of it in every round."""
     ranges = mixed_ranges(case.batch, case.bytes)
     total = case.bytes * case.batch
-    samples = Samples()
     with session.memories(case, total) as (local, remote):
         context = session.context
+        move: Post = context.read_list if case.reads else context.write_list
+        ends = (remote, local.memory) if case.reads else (local.memory, remote)
 
         def once(_: int) -> None:
-            if case.reads:
-                context.read_list(remote, local.memory, *ranges).result()
-            else:
-                context.write_list(local.memory, remote, *ranges).result()
+            move(*ends, *ranges).result()
 
-        once(0)  # connects
+        estimate = _estimated(once)
         explanation = context.explain(local.memory, remote)
-        start = time.perf_counter_ns()
-        once(1)
-        estimate = time.perf_counter_ns() - start
-        floor_name, floor = page_floor(session, case, ranges, total)
-        for round_number in range(session.effort.rounds):
-            payload = random_bytes(round_number, total)
-            count = session.effort.repetitions(estimate, 1)
-            samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
-            if case.reads:
-                session.fill_remote(round_number, total)
-                local.put(np.zeros(total, np.uint8))
-            else:
-                local.put(payload)
-                session.peer.call("clear")
-            once(0)
-            for index in range(count):
-                samples.measure(once, index)
-            expected = ranges.placed(payload)
-            samples.verified &= local.holds(expected) if case.reads else session.arrived(expected)
+        floor_name, samples = _measure_lists(session, case, local, once, ranges, total, estimate, 1)
     return samples.row(case, floor=floor_name, path=explanation)
+
+
+def _estimated(once: Callable[[int], None]) -> int:
+    """Return the nanoseconds of a call that comes after another one, which connects."""
+    once(0)
+    start = time.perf_counter_ns()
+    once(1)
+    return time.perf_counter_ns() - start
+
+
+def _measure_lists(
+    session: Session,
+    case: Case,
+    local: LocalMemory,
+    once: Callable[[int], None],
+    moved: PageLists | RangeLists,
+    span: int,
+    estimate: int,
+    lists: int,
+) -> tuple[str | None, Samples]:
+    """Measure `once(index)`, interleaved with the floor, a fresh payload in every round; return the floor's name, too.
+
+    Each of the `lists` is moved in each round, so that all bytes can be verified.
+    """
+    samples = Samples()
+    floor_name, floor = page_floor(session, case, moved, span)
+    for round_number in range(session.effort.rounds):
+        payload = random_bytes(round_number, span)
+        count = session.effort.repetitions(estimate, lists)
+        samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
+        if case.reads:
+            session.fill_remote(round_number, span)
+            local.put(np.zeros(span, np.uint8))
+        else:
+            local.put(payload)
+            session.peer.call("clear")
+        with session.polling(case.target):
+            once(0)
+            for index in range(1, count + 1):
+                samples.measure(once, index)
+        expected = moved.placed(payload)
+        samples.verified &= local.holds(expected) if case.reads else session.arrived(expected)
+    return floor_name, samples
 
 
 def page_floor(

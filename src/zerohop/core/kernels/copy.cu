@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) zh_ranges(ZH_ARGUMENT Ran
     const u64 dst = ranges.dst[blockIdx.x] + begin;
     const u64 src = ranges.src[blockIdx.x] + begin;
     const u64 alignment = dst | src;
-    // What the widest load leaves of the end goes byte by byte, by the first threads.
+    // The bytes at the end that the widest load leaves go one by one, by the first threads.
     const u32 width = alignment % 16 == 0 ? 16 : alignment % 8 == 0 ? 8 : alignment % 4 == 0 ? 4 : 1;
     const u32 even = nbytes / width * width;
     if (width == 16) {
@@ -170,7 +170,7 @@ __device__ __forceinline__ void copy_entry(const Entry& entry, u32 lane) {
     char* to = reinterpret_cast<char*>(entry.dst);
     const char* from = reinterpret_cast<const char*>(entry.src);
     const u32 nbytes = static_cast<u32>(entry.nbytes);
-    // What the widest load leaves of the end goes byte by byte.
+    // The bytes at the end that the widest load leaves go one by one.
     const u32 width = alignment % 16 == 0 ? 16 : alignment % 8 == 0 ? 8 : alignment % 4 == 0 ? 4 : 1;
     const u32 even = nbytes / width * width;
     if (width == 16) {

@@ -103,8 +103,8 @@ class Session:
                 message, received = await self._channel.receive()
                 try:
                     if isinstance(message, wire.Bye):
-                        # What the peer has sent before it left arrives before its lanes end; only a lane over NICs
-                        # does not show its end.
+                        # All bytes that the peer sent before it left arrive before its lanes end; only a lane over
+                        # NICs does not show its end.
                         await wait_while(self._link, lambda lane: lane.provider != VERBS and lane.endpoint.alive)
                     self._handle(message, received)
                 finally:

@@ -233,7 +233,7 @@ class ControlThread:
             self.warn_once("", "refused", "%s", error)
         else:
             self._report(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
-        time.sleep(_RESTART_PAUSE_S)
+        time.sleep(_RESTART_PAUSE_S)  # or a callback that fails again and again would keep a core busy
 
     def _report(self, error: BaseException) -> None:
         """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
