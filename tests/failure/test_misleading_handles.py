@@ -149,7 +149,7 @@ def test_one_context_at_several_right_addresses(open_context: OpenContext, itsel
         other = context if itself else open_context(Options())
         where = address.parse(other.url)
         tcp = where._replace(socket_path="")
-        urls = [each.url() for each in (where, tcp, tcp._replace(host="localhost"), tcp._replace(context=""))]
+        urls = [each.url() for each in (where, tcp, tcp._replace(host="127.1"), tcp._replace(context=""))]
         dials = [context.connect(url) for url in urls]
         assert {dial.result(PATIENCE_S).peer for dial in dials} == {other.id}
         assert len({id(dial.result()) for dial in dials}) == 1
