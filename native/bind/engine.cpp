@@ -301,6 +301,8 @@ void register_engine(nb::module_& m) {
         .def("take_from", &Engine::take_from, nb::arg("number"), nb::arg("peer"))
         .def("close_queue", &Engine::close_queue, nb::arg("number"), nb::call_guard<Released>())
         .def("end_queue", &Engine::end_queue, nb::arg("number"), nb::call_guard<Released>())
+        .def("add_arrival", &Engine::add_arrival, nb::arg("queue"), nb::arg("peer"), nb::call_guard<Released>())
+        .def("forget_arrival", &Engine::forget_arrival, nb::arg("queue"), nb::arg("peer"))
         .def("catch_up", &Engine::catch_up, nb::arg("peer"), nb::call_guard<Released>())
         .def_prop_ro("events", [](const Self& self) { return PyQueue{self, self->events()}; })
         .def("statistics", [](Engine& self) { return self.statistics(); })

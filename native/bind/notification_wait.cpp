@@ -9,7 +9,7 @@ namespace zerohop::bind {
 
 namespace {
 
-// Its fields are attributes; what they mean is said in core/transfers/notification.py.
+// Its fields are attributes; core/transfers/queue_wait.py says what they mean.
 struct NotificationWait {
     PyObject_HEAD PyObject* core;
     PyObject* group;
@@ -121,6 +121,13 @@ void give_back(const NotificationWait& self) {
     }
     Notification note;
     note.peer = self.peer;
+    if (PyTuple_Check(self.note) == 0) { // a Connection, which nobody wants if it is lost
+        const nb::object alive = nb::steal(PyObject_GetAttrString(self.note, "alive"));
+        if (alive.ptr() == Py_True) {
+            engine->put_back(self.number, std::move(note));
+        }
+        return;
+    }
     note.value = static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GET_ITEM(self.note, 0)));
     note.nbytes = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(self.note, 1));
     PyObject* const message = PyTuple_GET_ITEM(self.note, 3);
@@ -164,7 +171,8 @@ void destroy(PyObject* object) {
     Py_DECREF(type);
 }
 
-// Returns the Notification of Python; null with Python's error set if there is no memory for it.
+// Returns the Notification of Python, or its Connection alone if the wait's class asks for that; null with Python's
+// error set if there is no memory for it.
 PyObject* made_of(PyObject* object, const NotificationWait& self, const Notification& note) {
     static PyObject* const connections_name = PyUnicode_InternFromString("connections");
     static PyObject* const class_name = PyUnicode_InternFromString("_made");
@@ -177,6 +185,9 @@ PyObject* made_of(PyObject* object, const NotificationWait& self, const Notifica
     nb::object connection = nb::borrow(PyDict_GetItemWithError(connections.ptr(), peer.ptr()));
     if (!connection.is_valid() && PyErr_Occurred() == nullptr) { // its peer is gone
         connection = nb::steal(PyObject_CallMethod(self.core, "connection_of", "O", peer.ptr()));
+    }
+    if (type.ptr() == Py_None) {
+        return connection.release().ptr();
     }
     const nb::object value = nb::steal(PyLong_FromUnsignedLong(note.value));
     const nb::object nbytes = nb::steal(PyLong_FromUnsignedLongLong(note.nbytes));
@@ -349,7 +360,7 @@ void register_notification_wait(nb::module_& m) {
         {nullptr, nullptr, 0, nullptr},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, const_cast<char*>("What waits for a notification; see core/transfers/notification.py.")},
+        {Py_tp_doc, const_cast<char*>("Waits for a notification or a peer; see core/transfers/queue_wait.py.")},
         {Py_tp_new, reinterpret_cast<void*>(&create)},
         {Py_tp_init, reinterpret_cast<void*>(&initialise)},
         {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},

@@ -89,6 +89,9 @@ public:
     void close_queue(uint16_t number);
     // Tells those who wait that there may be no more. Notifications that are there, or still come, can be taken.
     void end_queue(uint16_t number);
+    // Puts a peer that has connected into a queue that no peer may notify, and takes one out that is lost.
+    void add_arrival(uint16_t queue, int peer);
+    void forget_arrival(uint16_t queue, int peer);
     // Takes everything that a peer has sent by now, as far as its lanes have it.
     void catch_up(int peer);
     // Ends the operations of a group, and all that join it later.

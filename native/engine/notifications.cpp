@@ -91,6 +91,21 @@ void Engine::end_queue(uint16_t number) {
     }
 }
 
+void Engine::add_arrival(uint16_t queue, int peer) {
+    if (const std::shared_ptr<NotificationQueue> to = notifications_.of(queue)) {
+        Notification arrival;
+        arrival.peer = peer;
+        static_cast<void>(to->push(std::move(arrival))); // there are fewer peers than it has room for
+        wake_waiters();
+    }
+}
+
+void Engine::forget_arrival(uint16_t queue, int peer) {
+    if (const std::shared_ptr<NotificationQueue> from = notifications_.of(queue)) {
+        from->forget(peer);
+    }
+}
+
 std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                      bool may_wait, WaitOutcome* outcome) {
     const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);

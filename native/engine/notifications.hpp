@@ -84,6 +84,13 @@ public:
         });
     }
 
+    // Drops everything of one peer. Of a queue without credits only: they are not given back.
+    void forget(int peer) {
+        const std::lock_guard lock(lock_);
+        std::erase_if(notes_, [&](const Notification& note) { return note.peer == peer; });
+        size_.store(notes_.size(), std::memory_order_release);
+    }
+
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 

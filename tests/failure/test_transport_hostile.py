@@ -234,7 +234,9 @@ class TestStrangers:
             with zh.Transport(ctx=pair.here.context) as other:
                 _connect_soon(other, free.bind())
 
-    @pytest.mark.parametrize("queue", ["of a pair", "of one that is free", "that there is not", "of none"])
+    @pytest.mark.parametrize(
+        "queue", ["of a pair", "of one that is free", "of arrivals", "that there is not", "of none"]
+    )
     def test_their_notifications(self, pair: Pair, open_context: OpenContext, queue: str) -> None:
         """Which are for nobody: no Transport takes them for its peer's, and the Context's own are as they were."""
         third = open_context(Options(providers=pair.there.context._core.providers))
@@ -242,6 +244,7 @@ class TestStrangers:
             numbers = {
                 "of a pair": pair.there._group.number,
                 "of one that is free": free._group.number,
+                "of arrivals": pair.there.context._core.arrivals.number,
                 "that there is not": 60_000,
                 "of none": 0xFFFF,
             }
@@ -259,6 +262,17 @@ class TestStrangers:
             for transport in (pair.there, free):
                 with pytest.raises(zh.DeadlineExceeded):
                     transport.wait_for_write(0.01).result(PATIENCE_S)
+            arrived = [_accepted(pair.there.context) for _ in range(3)]
+            assert arrived.count(third.id) == 1
+            assert arrived[-1] is None
+
+
+def _accepted(context: zh.Context) -> str | None:
+    """Return the id of the next peer that has connected by itself; None if there is none."""
+    try:
+        return context.accept(timeout=0.01).result(PATIENCE_S).peer
+    except zh.DeadlineExceeded:
+        return None
 
 
 @contextlib.contextmanager

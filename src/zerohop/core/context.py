@@ -19,7 +19,7 @@ from zerohop.core.memory.pool import Pool
 from zerohop.core.memory.rights import length_of
 from zerohop.core.runtime.deferred import defer
 from zerohop.core.runtime.operation import Finished
-from zerohop.core.transfers.connection import Connection
+from zerohop.core.transfers.connection import AcceptWait, Connection
 from zerohop.core.transfers.notification import NotificationWait, iterate, take_now
 from zerohop.core.transfers.strided import StridedTransfers
 
@@ -253,6 +253,19 @@ class Context(StridedTransfers, NotCopyable):
             return connection
 
         return defer(core, "connect", 0, core.deadline(timeout), work, None)
+
+    def accept(self, *, timeout: float | None = None) -> Operation[Connection]:
+        """Wait for a peer that connects to this Context by itself; value: its Connection.
+
+        Each Connection that a peer has made is given once, in the order in which they came up. One that is lost before
+        it is asked for is left out, and one that this side has made is not given.
+
+        Args:
+            timeout: seconds, for the operation; None: none, it waits until a peer connects.
+        """
+        core = self._core
+        core.check_open()
+        return AcceptWait(core, 0 if timeout is None else core.deadline(timeout), core.arrivals)
 
     @property
     def connections(self) -> list[Connection]:

@@ -104,6 +104,7 @@ class Core(PeerCore):
             from zerohop.core.control.listener import Listeners
             from zerohop.core.control.secret import Secret
             from zerohop.core.kernels.loading import CopyKernels
+            from zerohop.core.peers.arrivals import Arrivals
             from zerohop.core.peers.peers import Peers
             from zerohop.core.runtime.control_thread import ControlThread
             from zerohop.core.runtime.event_loops import Loops
@@ -131,6 +132,7 @@ class Core(PeerCore):
         self.routes = Routes(self.engine, settings.require, self.kernels, self.retention)
         self.nic_ports = NicPorts(self.engine, self._ports, self._keys_lost)
         self.loops = Loops(self.engine)
+        self.arrivals = Arrivals(self)
         self.peers = Peers(self)
         self.open_lane = self.peers.open_lane
         control = None

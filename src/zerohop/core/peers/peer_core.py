@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from zerohop.core.control.handshake import Identity
     from zerohop.core.lanes.routes import Routes
+    from zerohop.core.peers.arrivals import Arrivals
     from zerohop.core.peers.peer_link import PeerLink
     from zerohop.core.peers.service import Service
     from zerohop.errors import ZerohopError
@@ -39,6 +40,7 @@ class PeerCore(LaneCore):
         connections: for each of these, the Connection that users see. Notifications name it, even those of lost peers.
         young: links that have no lane for messages yet.
         services: services that faces have added, by name.
+        arrivals: the peers that have connected by themselves and that nobody has asked for.
         watchers: objects of faces that hear of lost peers, by ``id()``.
         make_connection: makes the Connection of a link.
     """
@@ -50,6 +52,7 @@ class PeerCore(LaneCore):
     connections: dict[int, Any]
     young: set[PeerLink]
     services: dict[str, Service]
+    arrivals: Arrivals
     watchers: weakref.WeakValueDictionary[int, Watcher]
     make_connection: Callable[[PeerLink], Any]
 

@@ -50,7 +50,8 @@ class Peers:
         # Dials under way, by address; ids that were let in, and when (monotonic seconds).
         self._dials: dict[Address, Dial] = {}
         self._admitted: dict[str, float] = {}
-        self._arrivals: asyncio.Event | None = None
+        # Set when the next Connection is up.
+        self._change: asyncio.Event | None = None
         # The first end of a Context that dials itself, until the second is there.
         self._own_end: PeerLink | None = None
         self._closing = False
@@ -58,7 +59,7 @@ class Peers:
 
     def start(self) -> None:
         """Look out for peers that the engine finds dead."""
-        self._arrivals = asyncio.Event()
+        self._change = asyncio.Event()
         # Peers that were let in, until their first lane is up.
         self._without_lane = WaitingRoom(self._core.control, "open no lane")
         self._events.start()
@@ -162,9 +163,11 @@ class Peers:
             self._pair(link)
         else:
             self._connected(link)
-        if self._arrivals is not None:
-            self._arrivals.set()
-            self._arrivals = asyncio.Event()
+            if link.session is not None and not link.session.initiator:
+                self._core.arrivals.add(link)
+        if self._change is not None:
+            self._change.set()
+            self._change = asyncio.Event()
 
     def _connected(self, link: PeerLink) -> None:
         """Let operations use a link, also those that wait for a dial to its peer, at whatever address."""
@@ -328,9 +331,9 @@ class Peers:
         """Return the Connection that the peer is making, if it comes soon."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CROSSING_S
-        while peer not in self._core.connected and loop.time() < deadline and self._arrivals is not None:
+        while peer not in self._core.connected and loop.time() < deadline and self._change is not None:
             try:
-                await wait_with_timeout(self._arrivals.wait(), deadline - loop.time())
+                await wait_with_timeout(self._change.wait(), deadline - loop.time())
             except TimeoutError:
                 break
         return self._core.connected.get(peer)

@@ -81,6 +81,7 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
         unmap(core, imported)
     link.allocations.clear()
     core.shares.lost(link)
+    core.arrivals.forget(link)
     _forget(core, link)
     for reference in core.watchers.valuerefs():
         watcher = reference()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from zerohop._native import Reason, Status
 from zerohop.core.base.deadlines import seconds_of
@@ -23,6 +23,7 @@ from zerohop.core.transfers.message_lane import (
     notify_value,
     post_message,
 )
+from zerohop.core.transfers.queue_wait import QueueWait
 from zerohop.errors import Closed
 
 if TYPE_CHECKING:
@@ -209,6 +210,16 @@ class Connection(Closeable, NotCopyable):
     def __repr__(self) -> str:
         state = "alive" if self.alive else "lost"
         return f"<Connection to {self._link.label} over {self.provider or 'nothing yet'}, {state}>"
+
+
+class AcceptWait(QueueWait["Connection"]):
+    """Waits for the next peer that connects by itself, at the queue of the Context's arrivals."""
+
+    __slots__ = ()
+
+    _made: ClassVar = None
+    _kind = "accept"
+    _silence = "no peer connected"
 
 
 # The link of a Connection, for the rest of the core. An attrgetter makes no Python frame.
