@@ -6,6 +6,7 @@ What a clock would show is counted here: mappings, descriptors and messages. Bot
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,17 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop.core.control import wire
 from zerohop.core.peers import import_client
+from zerohop.core.peers.session import Session
 from zerohop.core.runtime import gate
 from zerohop.core.transfers import posting
 
 if TYPE_CHECKING:
+    import asyncio
+
     from support.fake_nics import Heard
     from support.fixtures import OpenContext
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
     from zerohop.core.memory.rights import Rights
 
 PAGE = 4096
@@ -105,24 +111,76 @@ class TestCounts:
         both.close()
 
     def test_few_are_prepared_at_a_time(self, open_context: OpenContext, provider: str, kind: Kind) -> None:
-        """However many reads are posted, no more than a few hundred look for their paths."""
+        """However many reads are posted, no more than a few hundred wait for the memory, and none has a task."""
         both = _Both(open_context, provider, kind, MANY)
+        both.here.read(both.share(0), both.mine.memory[:PAGE]).result(PATIENCE_S)  # connects, and opens the lane
         handles = [both.share(page) for page in range(MANY)]
-        inside, most, find_route = 0, 0, posting.find_route
+        inside, most, begin, tasks = 0, 0, Session.begin_import, 0
+        find_route = posting.find_route
 
-        async def counting(*arguments: Any) -> object:
+        def ended(_: object) -> None:
+            nonlocal inside
+            inside -= 1
+
+        def counting(session: Session, share: Share, registration: Registration) -> asyncio.Future[None] | None:
             nonlocal inside, most
+            future = begin(session, share, registration)
+            assert future is not None
             inside += 1
             most = max(most, inside)
-            try:
-                return await find_route(*arguments)
-            finally:
-                inside -= 1
+            future.add_done_callback(ended)
+            return future
+
+        async def counting_tasks(*arguments: Any) -> object:
+            nonlocal tasks
+            tasks += 1
+            return await find_route(*arguments)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(posting, "find_route", counting)
+            patched.setattr(Session, "begin_import", counting)
+            patched.setattr(posting, "find_route", counting_tasks)
             both.read_at_once(handles)
         assert wire.MAX_SHARES < most <= gate._MOST
+        assert not tasks
+        both.close()
+
+    def test_with_the_connection(self, open_context: OpenContext, provider: str, kind: Kind) -> None:
+        """Reads that wait for the connection, too, and many more than Python lets calls lie within each other."""
+        both = _Both(open_context, provider, kind, MANY)
+        both.owned.fill(0, MANY * PAGE, 5)
+        handles = [both.share(page) for page in range(MANY)]
+        both.here.connections[0].close()
+        both.read_at_once(handles)
+        both.mine.expect(0, MANY * PAGE, 5)
+        both.close()
+
+    @pytest.mark.parametrize("way", ["cancelled", "too late"])
+    def test_one_that_gives_up_lets_the_next_in(
+        self, open_context: OpenContext, provider: str, kind: Kind, way: str
+    ) -> None:
+        """Those that wait for a peer that does not answer end in time, and hold up none that come later."""
+        both = _Both(open_context, provider, kind, MANY)
+        both.owned.fill(0, MANY * PAGE, 5)
+        both.here.read(both.share(0), both.mine.memory[:PAGE]).result(PATIENCE_S)
+        handles = [both.share(page) for page in range(MANY)]
+        memory, answering = both.mine.memory, threading.Event()
+        both.there._core.control.call(answering.wait)
+        try:
+            timeout = 0.2 if way == "too late" else None
+            reads = [
+                both.here.read(handle, memory[page * PAGE : (page + 1) * PAGE], timeout=timeout)
+                for page, handle in enumerate(handles)
+            ]
+            if way == "cancelled":
+                assert all(read.cancel() for read in reads)
+            for read in reads:
+                with pytest.raises(zh.DeadlineExceeded if timeout else CancelledError):
+                    read.result(PATIENCE_S)
+        finally:
+            answering.set()
+        both.read_at_once(handles)
+        both.mine.expect(0, MANY * PAGE, 5)
+        assert not any(each._inside for each in both.here._core.gates.values())
         both.close()
 
 

@@ -25,7 +25,7 @@ from support.sizes import MIB
 from support.world import Target
 from zerohop.core.control import handshake
 from zerohop.core.peers import attempt, peers, session
-from zerohop.core.runtime import deferred
+from zerohop.core.runtime import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -297,7 +297,7 @@ class TestFirstUse:
         """To be undone before the peer goes on: on a busy machine it answers later than that."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(handshake, "TIMEOUT_S", 0.1)
-            patched.setattr(deferred, "REPLY_S", 0.1)
+            patched.setattr(served, "REPLY_S", 0.1)
             yield patched
 
     @pytest.mark.parametrize("provider", ["shm", "tcp"])

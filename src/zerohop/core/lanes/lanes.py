@@ -20,7 +20,7 @@ from zerohop.core.lanes import agreement, path_choice
 from zerohop.core.lanes.lane import Lane, State, retrieve
 from zerohop.core.lanes.lane_table import LaneTable
 from zerohop.core.lanes.port_watch import LanePorts
-from zerohop.core.runtime.deferred import seconds_left, wait_shared
+from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import PeerLost, ProtocolError, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from zerohop.core.lanes.lane import retrieve
 from zerohop.core.lanes.reachability import note_no_peer_link
 from zerohop.core.peers.allocations import Allocations
 from zerohop.core.peers.releases import UNMAP_PAUSE_S, Releases, unmap
-from zerohop.core.runtime.deferred import seconds_left, wait_shared
+from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, ZerohopError, copy_of, said_by_peer, silent_error
 
 if TYPE_CHECKING:
@@ -99,6 +99,21 @@ class Imports:
                 being released; the request stays under way.
             Closed: this side is leaving.
         """
+        future = self.begin(share, provider, rails)
+        leaving, limit = self.leaving(share, provider), seconds_left()
+        if leaving is not None and limit is not None:
+            # The wait ends before the operation's deadline, so that there is time to report this reason.
+            await asyncio.wait([future, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done() and not leaving.done():
+                raise silent_error(self._link.peer, _STILL_MAPPED)
+        await wait_shared(future, self._link, seconds_left())
+
+    def begin(self, share: Share, provider: str, rails: tuple[int, ...]) -> asyncio.Future[None]:
+        """Begin to import a share, unless that is under way; return the future of its end, as ``ask`` waits for it.
+
+        Raises:
+            Closed: this side is leaving.
+        """
         if self._link.closing is not None:
             raise copy_of(self._link.closing)
         key = (provider, share.share_id, rails)
@@ -107,15 +122,12 @@ class Imports:
         if future is None or future.done():
             future = self._importing[key] = asyncio.get_running_loop().create_future()
             future.add_done_callback(functools.partial(self._import_ended, key))
-            future.add_done_callback(retrieve)
-            self._begin(_Want(share, future), (provider, rails))
-        leaving, limit = self.releases.leaving.get((provider, share.share_id)), seconds_left()
-        if leaving is not None and limit is not None:
-            # The wait ends before the operation's deadline, so that there is time to report this reason.
-            await asyncio.wait([future, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
-            if not future.done() and not leaving.done():
-                raise silent_error(self._link.peer, _STILL_MAPPED)
-        await wait_shared(future, self._link, seconds_left())
+            self._ask(_Want(share, future), (provider, rails))
+        return future
+
+    def leaving(self, share: Share, provider: str) -> asyncio.Future[None] | None:
+        """Return the end of an earlier import of a share, which is still being released; None if there is none."""
+        return self.releases.leaving.get((provider, share.share_id))
 
     def on_allocation(self, message: wire.Allocation, fds: list[int]) -> None:
         """Handle Allocation, which comes before the answer that refers to it; the caller closes the descriptors."""
@@ -178,10 +190,11 @@ class Imports:
         self.allocations.end()
 
     def _import_ended(self, key: _RequestKey, future: asyncio.Future[None]) -> None:
+        retrieve(future)
         if self._importing.get(key) is future:
             del self._importing[key]
 
-    def _begin(self, want: _Want, way: _Way) -> None:
+    def _ask(self, want: _Want, way: _Way) -> None:
         provider, share_id = way[0], want.share.share_id
         old = self._link.imports.pop((provider, share_id), None)
         if old is not None and provider == VERBS:

@@ -28,6 +28,9 @@ class Conversation(Protocol):
     async def prepare(self, registration: Registration, share: Share) -> None:
         """Take one step towards a path between two memories."""
 
+    def begin_import(self, share: Share, registration: Registration) -> asyncio.Future[None] | None:
+        """Ask for the peer's memory if that is all that a path lacks; return the future of its end, else None."""
+
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
         """Call a service of the peer, and return its answer."""
 

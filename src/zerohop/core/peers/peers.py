@@ -24,7 +24,7 @@ from zerohop.core.peers.attempt import Dial
 from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
 from zerohop.core.peers.session import SETUP_S, Session
-from zerohop.core.runtime.deferred import seconds_left, while_waiting
+from zerohop.core.runtime.served import seconds_left, while_waiting
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, copy_of, silent_error
 
 if TYPE_CHECKING:

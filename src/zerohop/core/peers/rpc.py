@@ -13,7 +13,7 @@ from zerohop._native import Reason, Status
 from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
 from zerohop.core.peers.service import Refusal
-from zerohop.core.runtime.deferred import seconds_left, wait_shared
+from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:

@@ -224,6 +224,27 @@ class Session:
             else:
                 await self._imports.ask(share, explanation.provider, lane.rails)
 
+    def begin_import(self, share: Share, registration: Registration) -> asyncio.Future[None] | None:
+        """Ask for the peer's memory if that is all that a path lacks; return the future of its end, else None.
+
+        Raises:
+            Unsupported: there is no path.
+            Closed: this side is leaving.
+        """
+        link = self._link
+        explanation = self._core.routes.explain(link, registration, share)
+        provider = explanation.provider
+        lane = link.lane_of(provider)
+        if (
+            lane is None
+            or explanation.form not in IMPORTED
+            or (provider, share.share_id) in link.imports
+            or not is_registered(registration, lane)
+            or self._imports.leaving(share, provider) is not None
+        ):
+            return None
+        return self._imports.begin(share, provider, lane.rails)
+
     async def _register(self, registration: Registration, lane: Lane) -> None:
         """Register memory with each NIC of the lane, or record why that is impossible."""
         engine = self._core.engine

@@ -10,18 +10,16 @@ is doing.
 from __future__ import annotations
 
 import time
-import weakref
-from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.runtime import dropped
-from zerohop.core.runtime.limited_wait import ended_or_late
 from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
+from zerohop.core.runtime.served import serve
 from zerohop.core.runtime.wait import ended
-from zerohop.errors import ZerohopError, copy_of, from_native, silent_error
+from zerohop.errors import ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,25 +32,16 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.runtime import Runtime
 
 T = TypeVar("T")
-# Seconds that a request waits for its answer if it serves no operation, and so has no deadline.
-REPLY_S: Final = 10.0
 _NS: Final = 1e9
 # Nanoseconds between checks whether a first use has found its path.
 _FIRST_USE_NS: Final = 1_000_000
-# Deadline of the operation that a task of the control thread serves; 0: none. Unset in tasks that serve no operation.
-_deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
 
-# The operation that a task of the control thread serves. Weak, because tasks that outlive it copy this.
-_served: ContextVar[weakref.ref[Deferred[Any]]] = ContextVar("zerohop_served")
+class Cancellable(Protocol):
+    """Declares work that can be cancelled."""
 
-
-class Peer(Protocol):
-    """Names the peer that a task waits for."""
-
-    peer: str
-    # The error with which the peer was lost; None while the peer is not lost.
-    lost: ZerohopError | None
+    def cancel(self) -> object:
+        """End the work; on the control thread."""
 
 
 class Deferred(InFlight[T]):
@@ -70,7 +59,8 @@ class Deferred(InFlight[T]):
         self._payload: Any = None
         # Makes the error for a deadline that passes now; None: the usual one.
         self._silence: Callable[[], ZerohopError] | None = None
-        self._task: asyncio.Task[None] | None = None
+        # The work under way; it is cancelled with the operation.
+        self._task: asyncio.Task[None] | Cancellable | None = None
         # The gate that the operation has still to leave.
         self._gate: Gate | None = None
         # Explanations of the operations that this one was made of; empty until they have ended.
@@ -98,6 +88,14 @@ class Deferred(InFlight[T]):
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.leave()
+
+    def wait_for(self, work: Cancellable) -> None:
+        """Note the work under way."""
+        self._task = work
+
+    def say_when_late(self, silence: Callable[[], ZerohopError] | None) -> None:
+        """Note how to make the error if the deadline passes from now on."""
+        self._silence = silence
 
     def _abort(self) -> None:
         if self._task is not None:
@@ -167,6 +165,7 @@ def defer(
     wants_operation: bool = False,
     at_end: Callable[[], object] | None = None,
     gate: Gate | None = None,
+    shortcut: Callable[[Work], object] | None = None,
 ) -> Operation[T]:
     """Return an Operation that takes its value or its error from a coroutine on the control thread.
 
@@ -182,6 +181,7 @@ def defer(
         wants_operation: ``work`` takes the Operation as its argument.
         at_end: called on the control thread when ``work`` has ended or was cancelled.
         gate: where the work waits to begin; whoever passes one has the Operation call ``prepared`` once it is through.
+        shortcut: does the same as ``work``, without a task, for as far as it goes; it begins or ends the given Work.
     """
     try:
         native = core.engine.new_op(deadline_ns)
@@ -194,58 +194,36 @@ def defer(
     if peer:
         core.deferred[operation] = peer
     operation._gate = gate
-    begin = _start, core, operation, at_end, native, deadline_ns, work, (operation,) if wants_operation else ()
+    arguments = (operation,) if wants_operation else ()
+    begin = _start, Work(core, operation, at_end, native, (deadline_ns, work, arguments)), shortcut
     if not core.control.call(*begin if gate is None else (gate.enter, *begin)) and core.control.refused is not None:
         operation.fail(copy_of(core.control.refused))
     return operation
 
 
-def seconds_left(otherwise: float | None = None) -> float | None:
-    """Return the seconds left to the operation that the running task serves; None if it has no deadline.
+class Work(NamedTuple):
+    """Holds the work of a deferred operation until it begins. On the control thread."""
 
-    A task that serves no operation gets ``otherwise``, or else the time that any request may take.
-    """
-    deadline_ns = _deadline_ns.get(None)
-    if deadline_ns is None:
-        return REPLY_S if otherwise is None else otherwise
-    return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
+    core: Runtime
+    operation: Deferred[Any]
+    at_end: Callable[[], object] | None
+    native: Op
+    to_run: tuple[int, Callable[..., Coroutine[Any, Any, Any]], tuple[Deferred[Any], ...]]
 
+    def begin(self) -> None:
+        """Do the work as a task."""
+        core, operation, at_end = self.core, self.operation, self.at_end
+        operation._task = task = core.control.start(_run, core, operation, self.native, *self.to_run)
+        # Not `self.end`, because this would keep the memory until then.
+        task.add_done_callback(lambda _: _ended(core, operation, at_end))
 
-def while_waiting(silence: Callable[[], ZerohopError] | None) -> None:
-    """Note how to make the error for the operation that the running task serves, if its deadline passes from now on."""
-    reference = _served.get(None)
-    operation = None if reference is None else reference()
-    if operation is not None:
-        operation._silence = silence
+    def conclude(self, value: Any, error: Exception | None = None) -> None:
+        """End the operation with its value or its error, unless it has ended."""
+        _conclude(self.core, self.operation, self.native, value, error)
 
-
-async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | None) -> None:
-    """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
-
-    Raises:
-        DeadlineExceeded: the future is not done, because the peer does not answer; the work behind it goes on.
-        ZerohopError: the future's error; or the loss of the Connection, if the future was cancelled for that.
-    """
-    # Also if it is done, so that its other callbacks have run by then.
-    await ended_or_late(future, limit)
-    if not future.done():
-        raise silent_error(peer.peer, "the peer does not answer")
-    if future.cancelled() and peer.lost is not None:
-        raise copy_of(peer.lost)
-    try:
-        future.result()
-    except ZerohopError as error:
-        raise copy_of(error) from None
-
-
-def _start(
-    core: Runtime, operation: Deferred[T], at_end: Callable[[], object] | None, native: Op, *to_run: Any
-) -> None:
-    if operation._gate is not None and native.done():  # cancelled, or too late, while it waited at the gate
-        core.control.call(_ended, core, operation, at_end)
-        return
-    operation._task = task = core.control.start(_run, core, operation, native, *to_run)
-    task.add_done_callback(lambda _: _ended(core, operation, at_end))
+    def end(self) -> None:
+        """Tidy up in place of the work."""
+        _ended(self.core, self.operation, self.at_end)
 
 
 def _ended(core: Runtime, operation: Deferred[T], at_end: Callable[[], object] | None) -> None:
@@ -254,6 +232,15 @@ def _ended(core: Runtime, operation: Deferred[T], at_end: Callable[[], object] |
     operation.prepared()
     if at_end is not None:
         at_end()
+
+
+def _start(work: Work, shortcut: Callable[[Work], object] | None) -> None:
+    if work.operation._gate is not None and work.native.done():  # cancelled, or too late, while it waited at the gate
+        work.core.control.call(work.end)
+    elif shortcut is not None:
+        shortcut(work)
+    else:
+        work.begin()
 
 
 async def _run(
@@ -267,21 +254,28 @@ async def _run(
     # `native` is an argument of its own, because the Operation drops it when its deadline passes.
     import asyncio
 
-    _deadline_ns.set(deadline_ns)
-    _served.set(weakref.ref(operation))
-    nbytes = 0
+    serve(operation, deadline_ns)
     try:
-        operation._payload = await work(*arguments)
-        nbytes = operation._payload if isinstance(operation._payload, int) else 0
+        payload = await work(*arguments)
     except asyncio.CancelledError:
         core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
         raise
-    except NativeError as error:
-        operation._failure = from_native(*error.args, operation=operation._kind, **operation._where())
     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it
+        _conclude(core, operation, native, None, error)
+    else:
+        _conclude(core, operation, native, payload)
+
+
+def _conclude(
+    core: Runtime, operation: Deferred[T], native: Op, payload: T | None, error: Exception | None = None
+) -> None:
+    operation._payload = payload
+    if isinstance(error, NativeError):
+        error = from_native(*error.args, operation=operation._kind, **operation._where())
+    if error is not None:
         operation._failure = error
     if operation._failure is None:
-        core.complete(native, Status.OK, Reason.NONE, nbytes)
+        core.complete(native, Status.OK, Reason.NONE, payload if isinstance(payload, int) else 0)
     else:
         failure = operation._failure
         if isinstance(failure, ZerohopError):

@@ -60,19 +60,26 @@ async def defer_post(
     else:
         async with line:
             posted = await _post_when_room(post, deadline_ns, until_lane)
-    if isinstance(posted, int):
-        return nbytes
-    if isinstance(posted, tuple):
-        return posted[1]
+    if isinstance(posted, (int, tuple)):
+        return value_of(posted, nbytes, value_from)
     try:
         await core.loops.running().wait(posted.arm, posted.disarm)
     except asyncio.CancelledError:
         posted.cancel()
         raise
-    if posted.status == Status.OK:
-        return {NBYTES: nbytes, NATIVE_VALUE: posted.value, BYTES_DONE: posted.bytes_done}[value_from]
     if posted.status == Status.CANCELLED:
         raise asyncio.CancelledError
+    return value_of(posted, nbytes, value_from)
+
+
+def value_of(posted: int | Op | tuple[int, int], nbytes: int, value_from: int) -> int:
+    """Return the value of a post that has ended; raise the error with which it did."""
+    if isinstance(posted, int):
+        return nbytes
+    if isinstance(posted, tuple):
+        return posted[1]
+    if posted.status == Status.OK:
+        return {NBYTES: nbytes, NATIVE_VALUE: posted.value, BYTES_DONE: posted.bytes_done}[value_from]
     raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
 
 

@@ -14,29 +14,48 @@ if TYPE_CHECKING:
 
 # More than two requests to the peer name, so that the next request is full when the one before has been answered.
 _MOST: Final = 288
+# Operations that are let in before the control thread's loop does something else.
+_A_TURN: Final = 64
 
 
 class Gate:
     """Lets a bounded number of operations in at a time, in the order in which they came."""
 
-    __slots__ = ("__weakref__", "_inside", "_waiting")
+    __slots__ = ("__weakref__", "_admitting", "_inside", "_waiting")
 
     def __init__(self) -> None:
         self._inside = 0
+        self._admitting = False
         self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
     def enter(self, begin: Callable[..., object], *args: Any) -> None:
         """Call ``begin`` as soon as there is room; whoever has entered calls ``leave`` once."""
-        if self._inside < _MOST:
-            self._inside += 1
-            begin(*args)
-        else:
-            self._waiting.append((begin, args))
+        self._waiting.append((begin, args))
+        self._admit()
 
     def leave(self) -> None:
         """Let the next one in."""
-        if self._waiting:
-            begin, args = self._waiting.popleft()
-            begin(*args)
-        else:
-            self._inside -= 1
+        self._inside -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        if not self._admitting:  # one that is let in may leave at once
+            self._admitting = True
+            self._admit_some()
+
+    def _admit_some(self) -> None:
+        go_on = False
+        try:
+            for _ in range(_A_TURN):
+                if not self._waiting or self._inside >= _MOST:
+                    return
+                begin, args = self._waiting.popleft()
+                self._inside += 1
+                begin(*args)
+            go_on = True
+        finally:
+            self._admitting = go_on
+        # Imported here because `import zerohop` alone needs none of it.
+        import asyncio
+
+        asyncio.get_running_loop().call_soon(self._admit_some)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 # Seconds of a wait from which on it shares a timer with others that end within the same tick.
 _LONG_S: Final = 1.0
 _TICK_S: Final = 0.05
-# Waits that end at a tick, by event loop and number of the tick.
-_ticks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, set[asyncio.Future[None]]]]
+# Calls that are due at a tick, by event loop and number of the tick.
+_ticks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, set[Callable[[], object]]]]
 _ticks = weakref.WeakKeyDictionary()
 
 
@@ -24,12 +24,12 @@ async def ended_or_late(future: asyncio.Future[Any], limit: float | None) -> Non
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
 
-    def over(_: object) -> None:
+    def over(_: object = None) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
     future.add_done_callback(over)
-    forget = _call_at_limit(loop, limit, waiter) if limit is not None else None
+    forget = call_at_limit(loop, limit, over) if limit is not None else None
     try:
         await waiter
     finally:
@@ -39,24 +39,23 @@ async def ended_or_late(future: asyncio.Future[Any], limit: float | None) -> Non
             future.remove_done_callback(over)
 
 
-def _call_at_limit(loop: asyncio.AbstractEventLoop, limit: float, waiter: asyncio.Future[None]) -> Callable[[], object]:
-    """End a wait after ``limit`` seconds; return a function that takes that back.
+def call_at_limit(loop: asyncio.AbstractEventLoop, limit: float, late: Callable[[], object]) -> Callable[[], object]:
+    """Call ``late`` after ``limit`` seconds; return a function that takes that back.
 
-    Waits whose long limits end within the same ``_TICK_S`` share a timer, and the longer ones of them end that much
-    early: thousands of operations wait at once, and a timer of its own for each is the dearest part of that.
+    Long limits that end within the same ``_TICK_S`` share a timer, and the longer ones of them end that much early:
+    thousands of operations wait at once, and a timer of its own for each is the dearest part of that.
     """
     if limit < _LONG_S:
-        return loop.call_later(limit, _end_all, [waiter]).cancel
+        return loop.call_later(limit, late).cancel
     ticks = _ticks.setdefault(loop, {})
     tick = int((loop.time() + limit) / _TICK_S)
     if tick not in ticks:
         ticks[tick] = set()
-        loop.call_at(tick * _TICK_S, lambda: _end_all(ticks.pop(tick)))
-    ticks[tick].add(waiter)
-    return lambda: ticks[tick].discard(waiter) if tick in ticks else None
+        loop.call_at(tick * _TICK_S, lambda: _call_all(ticks.pop(tick)))
+    ticks[tick].add(late)
+    return lambda: ticks[tick].discard(late) if tick in ticks else None
 
 
-def _end_all(waiters: Iterable[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
+def _call_all(calls: Iterable[Callable[[], object]]) -> None:
+    for call in calls:
+        call()

@@ -22,6 +22,7 @@ from zerohop.core.runtime.native_operation import NBYTES, posted_operation, wher
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields, on_event_loop
 from zerohop.core.runtime.streams import place_of
 from zerohop.core.transfers.message_lane import PLAIN
+from zerohop.core.transfers.quick_use import QuickUse
 from zerohop.errors import PeerLost, ZerohopError, from_native
 
 if TYPE_CHECKING:
@@ -233,8 +234,25 @@ def _post_later(
     work = functools.partial(
         _find_and_post, core, view, remote, route, nbytes, value_from, deadline_ns, post, room, reached
     )
-    gate = core.gates.setdefault(remote.url, Gate()) if route is None else None
-    return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True, gate=gate)
+    gate = shortcut = None
+    if route is None:
+        gate = core.gates.setdefault(remote.url, Gate())
+        if reached is None:
+            shortcut = functools.partial(
+                QuickUse, core, view, remote, nbytes, value_from, deadline_ns, post, ready_route
+            )
+    return defer(
+        core,
+        kind,
+        nbytes,
+        deadline_ns,
+        work,
+        view,
+        peer=remote.owner,
+        wants_operation=True,
+        gate=gate,
+        shortcut=shortcut,
+    )
 
 
 async def _find_and_post(
