@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
+from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
 from zerohop.core.base.peer_text import quoted
@@ -16,6 +17,7 @@ from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Hashable
 
     from zerohop._native import Endpoint, Engine
     from zerohop.core.control.wire import Nic
@@ -70,6 +72,7 @@ class Link:
         "__weakref__",
         "_lines",
         "_paths",
+        "_side",
         "allocations",
         "closing",
         "control",
@@ -117,6 +120,8 @@ class Link:
         self.late: dict[str, set[object]] = {}
         # Paths of messages, by the provider of the lane and the device of the memory at this end.
         self._paths: dict[tuple[str, str], LanePath] = {}
+        # The tables of which `side` was made last, and what it was.
+        self._side: tuple[dict[int, Lane], dict[str, Cost | None], Hashable] = {}, {}, None
         # Locks at which deferred operations queue, by the kind of room that they wait for.
         self._lines: dict[str, asyncio.Lock] = {}
 
@@ -171,6 +176,19 @@ class Link:
             if lane.provider == provider:
                 return lane
         return None
+
+    def side(self) -> Hashable:
+        """Return all of the link that the choice of a path depends on; None if it has NICs, which are more than that.
+
+        The tables are replaced and never changed, so that thousands of pairs of memories are one look at them.
+        """
+        lanes, possible, side = self._side
+        if lanes is not self.lanes or possible is not self.possible:
+            lanes, possible = self.lanes, self.possible
+            costs = {lane.provider: lane.cost for lane in lanes.values()}
+            side = None if VERBS in costs else (*costs.items(), *self.missing.items(), *possible.items())
+            self._side = lanes, possible, side
+        return side
 
     def line(self, room: str) -> asyncio.Lock:
         """Return the lock at which operations queue that wait for the same kind of room. On the control thread."""

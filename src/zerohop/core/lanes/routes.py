@@ -9,7 +9,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, PeerMemory, Reason, Status
-from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
@@ -107,15 +106,14 @@ class Routes:
         """
         if link.failed or link.unreachable or registration.unregistrable:
             return None
-        lanes = {lane.provider: lane.cost for lane in link.lanes.values()}
-        if VERBS in lanes:
+        side = link.side()
+        if side is None:
             return None
         devices = registration.device, remote.device
         hardware = no_kernels = ""
         if devices != (HOST, HOST):
             hardware, no_kernels = reachability.device_link(link, registration, remote), self._kernels.why_not
-        sides = tuple(link.missing.items()), tuple(link.possible.items())
-        return devices, remote.mappable, tuple(lanes.items()), sides, hardware, no_kernels
+        return devices, remote.mappable, side, hardware, no_kernels
 
     def _choose(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         missing, possible = link.missing, link.possible
@@ -164,8 +162,13 @@ class Routes:
             Closed: the Memory was closed meanwhile.
             ZerohopError: there is no path.
         """
-        with _unless_closed(registration):
+        # Not by `_unless_closed`, because thousands of routes may be made at once.
+        try:
             return self._make(link, registration, remote, key, at_once=at_once)
+        except (NativeError, ZerohopError):
+            if registration.closed:
+                raise _closed_meanwhile() from None
+            raise
 
     def _make(
         self, link: Link, registration: Registration, remote: Share, key: bytes, *, at_once: bool
@@ -311,8 +314,12 @@ def _unless_closed(registration: Registration) -> Iterator[None]:
         yield
     except (NativeError, ZerohopError):
         if registration.closed:
-            raise Closed("this Memory was closed meanwhile") from None
+            raise _closed_meanwhile() from None
         raise
+
+
+def _closed_meanwhile() -> Closed:
+    return Closed("this Memory was closed meanwhile")
 
 
 def register(engine: Engine, registration: Registration, domain: Domain) -> bool:

@@ -236,7 +236,7 @@ def _post_later(
     )
     gate = shortcut = None
     if route is None:
-        gate = core.gates.setdefault(remote.url, Gate())
+        gate = core.gates.get(remote.url) or core.gates.setdefault(remote.url, Gate())
         if reached is None:
             shortcut = functools.partial(
                 QuickUse, core, view, remote, nbytes, value_from, deadline_ns, post, ready_route
