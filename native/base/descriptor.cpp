@@ -15,6 +15,9 @@ Outcome failed_to_make(int error) {
     if (error == EMFILE || error == ENFILE) {
         return {Status::no_memory, Reason::out_of_descriptors};
     }
+    if (error == ENOSPC) { // only epoll_ctl knows it
+        return {Status::no_memory, Reason::out_of_watches};
+    }
     return {error == ENOENT ? Status::unsupported : Status::no_memory, Reason::none};
 }
 

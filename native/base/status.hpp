@@ -70,9 +70,10 @@ enum class Reason : uint8_t {
     no_staging,       // at the owner of the memory
     local_no_staging, // at the side that asked for the operation
     given_up,         // the other side of a message has cancelled it, or its deadline has passed
+    out_of_watches,   // of descriptors, by epoll
 };
 
-inline constexpr Reason kLastReason = Reason::given_up;
+inline constexpr Reason kLastReason = Reason::out_of_watches;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

@@ -164,8 +164,14 @@ bool post_one(const Posting& posting, Kind kind, PyObject* local, PyObject* remo
 bool post_many(const Posting& posting, PyObject* pairs, const Arguments& arguments, PyObject*& operation) {
     static PyObject* const kind = PyUnicode_InternFromString("write_many");
     Prepared made;
-    const std::optional<Pairs> read =
-        begin(posting, arguments, made) ? read_pairs(pairs, posting.core.ptr(), posting.link.is_valid()) : std::nullopt;
+    std::optional<Pairs> read;
+    try {
+        if (begin(posting, arguments, made)) {
+            read = read_pairs(pairs, posting.core.ptr(), posting.link.is_valid());
+        }
+    } catch (const std::exception&) { // no memory, which the long way says
+        read.reset();
+    }
     if (read) {
         made.nbytes = nb::steal(PyLong_FromUnsignedLongLong(read->nbytes));
     }

@@ -1,8 +1,8 @@
 #include "bind/post.hpp"
 
 #include "base/clock.hpp"
+#include "bind/indices.hpp"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@ namespace zerohop::bind {
 namespace {
 
 using Self = std::shared_ptr<Engine>;
-using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Above this size a copy takes longer than handing the interpreter to another thread.
 constexpr uint64_t kHoldGilBytes = 4096;
@@ -71,7 +70,7 @@ template <class Where> Posted post_released(Engine& engine, Where& where, Reques
 // Copies the page numbers, and the largest to `most`; false unless all are below `limit`.
 bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint64_t& most) {
     pages.resize(indices.size());
-    return copy_numbers({indices.data(), indices.size()}, pages.data(), most) && (pages.empty() || most < limit);
+    return copy_numbers(indices.numbers(), pages.data(), most) && (pages.empty() || most < limit);
 }
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
@@ -88,10 +87,10 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
     return result(engine, posted, request);
 }
 
-nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
-                      const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
-                      bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
-                      std::optional<uint64_t> stream, const PyGroup* group, const std::optional<nb::bytes>& message) {
+nb::object post_pages(const Self& engine, uint64_t route, int kind, nb::handle local_array, nb::handle remote_array,
+                      uint64_t page_bytes, int64_t notify, uint64_t deadline_ns, bool nowait, uint64_t local_offset,
+                      uint64_t remote_offset, uint64_t local_nbytes, std::optional<uint64_t> stream,
+                      const PyGroup* group, const std::optional<nb::bytes>& message) {
     const Message text = copied(message);
     Request request;
     request.message = text ? &text : nullptr;
@@ -101,6 +100,8 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     if (page_bytes == 0) {
         throw nb::value_error("page_bytes must be positive");
     }
+    const Indices local_pages(local_array);
+    const Indices remote_pages(remote_array);
     if (local_pages.size() != remote_pages.size()) {
         throw nb::value_error("the two lists of pages have different lengths");
     }
@@ -239,14 +240,16 @@ void def_posts(nb::module_& m, nb::class_<Engine>& engine) {
                            "A list of ranges: its numbers are copied, and checked unless one of the flags is false.")
         .def(
             "__init__",
-            [](MadeRanges* self, const Indices& local, const Indices& remote, const Indices& lengths,
+            [](MadeRanges* self, nb::handle local_array, nb::handle remote_array, nb::handle length_array,
                uint64_t local_offset, uint64_t local_nbytes, uint64_t remote_offset, uint64_t remote_nbytes) {
+                const Indices local(local_array);
+                const Indices remote(remote_array);
+                const Indices lengths(length_array);
                 if (local.size() != lengths.size() || remote.size() != lengths.size()) {
                     throw nb::value_error("the lists have different lengths");
                 }
-                new (self) MadeRanges(make_ranges({{local.data(), local.size()}, local_offset, local_nbytes},
-                                                  {{remote.data(), remote.size()}, remote_offset, remote_nbytes},
-                                                  {lengths.data(), lengths.size()}));
+                new (self) MadeRanges(make_ranges({local.numbers(), local_offset, local_nbytes},
+                                                  {remote.numbers(), remote_offset, remote_nbytes}, lengths.numbers()));
             },
             nb::arg("local"), nb::arg("remote"), nb::arg("lengths"), nb::arg("local_offset"), nb::arg("local_nbytes"),
             nb::arg("remote_offset"), nb::arg("remote_nbytes"),

@@ -70,7 +70,8 @@ void register_status(nb::module_& m) {
         .value("NOT_ALLOWED", Reason::not_allowed)
         .value("NO_STAGING", Reason::no_staging)
         .value("LOCAL_NO_STAGING", Reason::local_no_staging)
-        .value("GIVEN_UP", Reason::given_up);
+        .value("GIVEN_UP", Reason::given_up)
+        .value("OUT_OF_WATCHES", Reason::out_of_watches);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

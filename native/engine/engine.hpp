@@ -26,7 +26,8 @@ struct EngineOptions {
 inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, while it may live
 inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number: its port or device came or went
 
-class Engine final : public Host, private Pollable {
+// Shared from this: calls of Python then need no memory for a reference of their own, and cannot fail for lack of it.
+class Engine final : public Host, public std::enable_shared_from_this<Engine>, private Pollable {
 public:
     Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers);
     ~Engine() override;

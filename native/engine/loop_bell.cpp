@@ -12,16 +12,19 @@ namespace zerohop {
 
 LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
     : poller_(poller), queue_(std::move(queue)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-    bool added = static_cast<bool>(epoll_);
-    for (const int fd : {queue_->fd(), poller_.bell_fd(), poller_.sockets_fd()}) {
-        epoll_event event{};
-        event.events = fd == queue_->fd() ? uint32_t{EPOLLIN} : 0U;
-        added = added && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-    }
-    if (!added) {
+    if (!epoll_) {
         const int error = errno;
         throw NativeError(failed_to_make(error),
                           std::string("cannot make an epoll descriptor (epoll_create1): ") + std::strerror(error));
+    }
+    for (const int fd : {queue_->fd(), poller_.bell_fd(), poller_.sockets_fd()}) {
+        epoll_event event{};
+        event.events = fd == queue_->fd() ? uint32_t{EPOLLIN} : 0U;
+        if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+            const int error = errno;
+            throw NativeError(failed_to_make(error),
+                              std::string("cannot watch a descriptor (epoll_ctl): ") + std::strerror(error));
+        }
     }
 }
 

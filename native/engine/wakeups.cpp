@@ -2,7 +2,10 @@
 #include "engine/poller.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <poll.h>
+#include <string>
 #include <sys/epoll.h>
 
 namespace zerohop {
@@ -20,20 +23,32 @@ void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
     epoll_ctl(epoll.get(), operation, fd, &event);
 }
 
+// Throws NativeError: a descriptor that is not watched wakes nobody.
+void add(const Descriptor& epoll, int fd, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = fd;
+    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        const int error = errno;
+        throw NativeError(failed_to_make(error),
+                          std::string("cannot watch a descriptor (epoll_ctl): ") + std::strerror(error));
+    }
+}
+
 } // namespace
 
 Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
     : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns), kick_fd_(Descriptor::event()),
       descriptors_epoll_(make_epoll()), progress_epoll_(make_epoll()), caller_epoll_(make_epoll()) {
-    control(progress_epoll_, EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
-    control(progress_epoll_, EPOLL_CTL_ADD, presence_.bell_fd(), EPOLLIN);
-    control(progress_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
-    control(caller_epoll_, EPOLL_CTL_ADD, presence_.bell_fd(), EPOLLIN);
-    control(caller_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+    add(progress_epoll_, kick_fd_.get(), EPOLLIN);
+    add(progress_epoll_, presence_.bell_fd(), EPOLLIN);
+    add(progress_epoll_, descriptors_epoll_.get(), EPOLLIN);
+    add(caller_epoll_, presence_.bell_fd(), EPOLLIN);
+    add(caller_epoll_, descriptors_epoll_.get(), EPOLLIN);
 }
 
 void Poller::watch_device(int fd) {
-    control(descriptors_epoll_, EPOLL_CTL_ADD, fd, EPOLLIN);
+    add(descriptors_epoll_, fd, EPOLLIN);
     devices_.fetch_add(1);
     kick();
 }
@@ -57,7 +72,7 @@ void Poller::watch_descriptors_if_no_caller() {
 }
 
 void Poller::watch(int fd) {
-    control(descriptors_epoll_, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP);
+    add(descriptors_epoll_, fd, EPOLLIN | EPOLLRDHUP);
     descriptors_.fetch_add(1);
     watch_descriptors_if_no_caller();
 }

@@ -74,6 +74,7 @@ class Reason(enum.IntEnum):
     NO_STAGING = 43
     LOCAL_NO_STAGING = 44
     GIVEN_UP = 45
+    OUT_OF_WATCHES = 46
 
 class NativeError(Exception):
     pass

@@ -144,7 +144,9 @@ CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
 _UNSUPPORTED = 7
 OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED, NOT_ALLOWED = 18, 19, 24, 31, 41, 42
+OUT_OF_WATCHES = 46
 
+_MORE_MEMORY = "free memory of this machine, or of this container, or ask for less"
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
 # words are used if a reason has none of its own, or if there is no reason.
 _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
@@ -157,12 +159,11 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
     5: (AccessDenied, _Words("access denied")),
     _UNSUPPORTED: (Unsupported, _Words("not supported")),
     8: (ProtocolError, _Words("the peer sent something malformed")),
-    NO_MEMORY: (RegistrationFailed, _Words("out of memory")),
+    NO_MEMORY: (RegistrationFailed, _Words("out of memory", _MORE_MEMORY)),
     10: (DeviceFailed, _Words("the device failed")),
     11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
 }
 _NEW_HANDLE = "ask the owner for a new handle"
-_MORE_MEMORY = "free memory of this machine, or of this container, or ask for less"
 _SAME_VERSION = "use the same version of zerohop on both sides"
 # Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
@@ -258,10 +259,14 @@ _BY_REASON: dict[int, _Words] = {
         "given up: the other side has cancelled this message, or had no time left; the buffer holds a part of it",
         "send the message again, and receive again",
     ),
+    OUT_OF_WATCHES: _Words(
+        "out of watches: this user may watch no more descriptors",
+        "raise the limit: sysctl -w fs.epoll.max_user_watches=1000000",
+    ),
 }
 _NO_WORDS = _Words("")
 # Reasons behind which there may be a limit of this process.
-_OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK)
+_OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK, OUT_OF_WATCHES)
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
@@ -311,8 +316,14 @@ def named(error: BaseException) -> BaseException:
     """Return the library's error for one of Python's behind which there is a limit, or the error itself."""
     if isinstance(error, MemoryError):
         return out_of_memory(error)
-    if isinstance(error, OSError) and not isinstance(error, ZerohopError) and out_of_descriptors(error):
+    if not isinstance(error, OSError) or isinstance(error, ZerohopError):
+        return error
+    if out_of_descriptors(error):
         return from_os(error)
+    if error.errno == errno.ENOMEM:
+        return out_of_memory(MemoryError(error.strerror))
+    if error.errno == errno.ENOSPC:  # of the calls of the library only epoll_ctl knows it
+        return from_native(NO_MEMORY, OUT_OF_WATCHES, f"epoll_ctl: {error.strerror}")
     return error
 
 

@@ -17,12 +17,13 @@ _COMMANDS: Final = {
     "RLIMIT_FSIZE": "ulimit -f unlimited",
     "RLIMIT_NPROC": "ulimit -u unlimited",
     "fs.file-max": "sysctl -w fs.file-max=1000000",
+    "fs.epoll.max_user_watches": "sysctl -w fs.epoll.max_user_watches=1000000",
     "vm.max_map_count": "sysctl -w vm.max_map_count=1048576",
     "kernel.threads-max": "sysctl -w kernel.threads-max=1000000",
     "pids.max": "raise pids.max of the control group (docker run --pids-limit)",
 }
 # The limit that a peer means, by the number of the reason that it gives.
-_USUAL: Final = {18: _NOFILE, 31: "RLIMIT_MEMLOCK"}
+_USUAL: Final = {18: _NOFILE, 31: "RLIMIT_MEMLOCK", 46: "fs.epoll.max_user_watches"}
 # Mappings, or files, below a limit at which it counts as reached: the kernel counts some that it does not list.
 _NEAR: Final = 16
 # Bytes of a thread's stack if neither Python nor a limit says how many (glibc on x86-64).
@@ -43,6 +44,8 @@ def behind(reason: int, text: str) -> Limit | None:
         return _of_descriptors()
     if reason == 31:
         return _rlimit("RLIMIT_MEMLOCK")
+    if reason == 46:
+        return _sysctl("fs.epoll.max_user_watches")
     if os.strerror(errno.EFBIG) in text:
         return _finite("RLIMIT_FSIZE")
     return of_memory() if os.strerror(errno.ENOMEM) in text else None

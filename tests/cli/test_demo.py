@@ -130,6 +130,12 @@ def test_an_encoding_of_the_terminal(encoding: str) -> None:
     assert "MISMATCH" in run.stdout
 
 
+@pytest.mark.parametrize("seconds", ["inf", "1e10"])
+def test_a_timeout_that_is_longer_than_the_system_waits(seconds: str) -> None:
+    run = zerohop("demo", "--timeout", seconds)
+    assert run.returncode == 0, run.stderr
+
+
 def test_the_timeout_ends_it() -> None:
     run = zerohop("demo", "--timeout", 0.1)
     assert run.returncode == 2

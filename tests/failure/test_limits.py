@@ -5,6 +5,8 @@ Each limit is set in a peer process of the test's own.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +31,8 @@ pytestmark = pytest.mark.unprivileged
 
 # More than any of the calls below needs at once.
 ENOUGH = 40
+# Of writes in one list, whose native form takes tens of megabytes.
+PAIRS = 4_000_000
 PAGE = 4096
 
 
@@ -290,6 +294,35 @@ class TestImportingMemory:
         assert here.read(new.handle, into.memory).result(PATIENCE_S) == PAGE
         assert here.statistics().connections == 1
         into.close()
+
+
+@pytest.mark.parametrize("face", ["Context", "Transport"])
+def test_no_room_for_a_list_of_writes(face: str) -> None:
+    """An error, where the native call cannot keep the list; in a process of its own, which it once ended."""
+    program = (
+        "import resource, zerohop as zh\n"
+        f"one, other = (zh.{face}(providers=['shm'], timeout=30) for _ in range(2))\n"
+        "here, there = (each if isinstance(each, zh.Context) else each.context for each in (one, other))\n"
+        "if one is not here:\n"
+        "    one.connect(other.bind()).result(30)\n"
+        "pair = here.alloc(8), there.alloc(8).share('rw')\n"
+        "one.write_many([pair]).result(30)\n"
+        f"pairs = [pair] * {PAIRS}\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "hard = resource.getrlimit(resource.RLIMIT_AS)[1]\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (used + {PAIRS} * 8, hard))\n"
+        "try:\n"
+        "    one.write_many(pairs)\n"
+        "except (MemoryError, zh.LimitReached, zh.RegistrationFailed) as error:\n"
+        "    print(type(error).__name__)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (hard, hard))\n"
+        "one.write_many([pair]).result(30)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip(), "there was room"
 
 
 @pytest.mark.parametrize("provider", ["shm", "tcp"])

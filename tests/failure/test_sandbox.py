@@ -13,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from support import seccomp
+from support.lanes import eventually
 from support.options import Options
 from support.patience import ANSWER_S, patience
 from support.peer import Peer
@@ -74,7 +75,11 @@ TOLD_AS = {
 }
 
 
-@pytest.mark.parametrize("error", [errno.EPERM, pytest.param(errno.ENOSYS, marks=pytest.mark.slow)])
+# The other ways in which a sandbox refuses a call.
+ALSO = [pytest.param(error, marks=pytest.mark.slow) for error in (errno.ENOSYS, errno.EACCES)]
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, *ALSO])
 @pytest.mark.parametrize("call", seccomp.NUMBERS)
 def test_every_step_without(open_context: OpenContext, call: str, error: int) -> None:
     """Each works, or its error is the library's and names the call; in good time, and with few words on stderr."""
@@ -93,7 +98,9 @@ def test_every_step_without(open_context: OpenContext, call: str, error: int) ->
             peer.open(Options())
             for step in peer.call(Service.live_without, call, error, moment, Options(), here.url, given):
                 said = step.outcome.reason.partition("sandbox does")[2] or step.outcome.reason
-                names = any(word in said for word in TOLD_AS.get(call, (call,)))
+                addressed = error == errno.EACCES and call in ("bind", "connect")  # permission may lack for the address
+                words = ("Permission denied",) if addressed else TOLD_AS.get(call, (call,))
+                names = any(word in said for word in words)
                 assert step.outcome.kind == "ok" or (step.outcome.kind in OF_LIBRARY and names), (moment, step)
                 assert step.seconds < LIMIT_S + patience(0.5), (moment, step)
             assert len(peer.said()) < MOST_SAID, peer.said()
@@ -120,6 +127,57 @@ def test_opening_without_what_imports_need(call: str) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert TOLD_AS.get(call, (call,))[0] in ended.stdout.partition("sandbox does")[2], ended.stdout
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EPERM])
+def test_what_python_has_another_way_for(open_context: OpenContext, start_peer: StartPeer, error: int) -> None:
+    """Random bytes come from a device where the call for them is not allowed, but not where permission is missing."""
+    here, peer = open_context(Options()), start_peer(Options())
+    given = {"plain": bytes(here.register(bytearray(4096)).share("rw"))}
+    steps = peer.call(Service.live_without, "getrandom", error, "opened", Options(), here.url, given)
+    for step in steps:
+        assert step.outcome.kind == "ok" or (error == errno.EACCES and "getrandom" in step.outcome.reason), step
+        assert step.outcome.kind in ("ok", *OF_LIBRARY), step
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (errno.ENOSPC, "LimitReached", ("out of watches", "max user watches")),
+        (errno.ENOMEM, "RegistrationFailed", ("out of memory",)),
+    ],
+)
+@pytest.mark.parametrize("moment", ["opening", "opened"])
+def test_no_room_to_watch_another_descriptor(
+    open_context: OpenContext, start_peer: StartPeer, moment: Moment, error: int, kind: str, words: tuple[str, ...]
+) -> None:
+    """As the kernel says once its limit of watches for this user is reached."""
+    here, peer = open_context(Options()), start_peer(Options())
+    given = {"plain": bytes(here.register(bytearray(4096)).share("rw"))}
+    steps = peer.call(Service.live_without, "epoll_ctl", error, moment, Options(), here.url, given)
+    failed = [step for step in steps if step.outcome.kind != "ok"]
+    assert failed
+    for step in failed:
+        assert step.outcome.kind == kind, step
+        assert step.outcome.says(*words), step
+        assert step.outcome.fix, step
+
+
+def test_a_listener_that_may_serve_nobody(open_context: OpenContext) -> None:
+    """Its log says why, in one line, and the peer learns at once that there is something to look at."""
+    here, peer = open_context(Options()), Peer()
+    try:
+        peer.open(Options())
+        url = peer.identity.url
+        peer.call(Service.forbid_everywhere, "epoll_ctl")
+        with pytest.raises(zh.PeerLost, match="hung up during the handshake") as caught:
+            here.connect(url, timeout=LIMIT_S).result()
+        assert "log of the peer" in caught.value.fix
+        eventually(lambda: "epoll_ctl" in peer.said(), "the listener has said nothing")
+        assert "cannot serve a peer" in peer.said()
+        assert "Traceback" not in peer.said()
+    finally:
+        peer.reap()
 
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,10 @@ class Sandboxed:
         """Let a system call fail from now on, as in a sandbox; on this thread and those that it starts."""
         seccomp.forbid(call, error)
 
+    def forbid_everywhere(self, call: str, error: int = errno.EPERM) -> None:
+        """Let a system call of any thread fail from now on."""
+        seccomp.forbid(call, error, everywhere=True)
+
     def live_without(
         self, call: str, error: int, moment: Moment, options: Options, url: str, handles: dict[str, bytes]
     ) -> list[Step]:

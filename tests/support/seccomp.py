@@ -33,6 +33,7 @@ NUMBERS: Final = {
     "getpeername": [(52, 205)],
     "getsockname": [(51, 204)],
     "getsockopt": [(55, 209)],
+    "getrandom": [(318, 278)],
     "ioctl": [(16, 29)],
     "listen": [(50, 201)],
     "lseek": [(8, 62)],

@@ -59,7 +59,12 @@ VerbsDomain::VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number,
     send_buffers_.prepare();
     receive_buffers_.prepare();
     host_.watch_device(channel_->fd);
-    host_.watch_device(device_->context()->async_fd);
+    try {
+        host_.watch_device(device_->context()->async_fd);
+    } catch (...) {
+        host_.unwatch_device(channel_->fd);
+        throw;
+    }
     watched_ = true;
 }
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop import RemoteBuffer
 from zerohop.errors import named
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Answer = dict[str, Any]
+# Seconds for which the system waits at most in one call: it refuses very long ones.
+_LONGEST_S: Final = 3600.0
 
 
 class PeerFailed(RuntimeError):
@@ -93,7 +95,10 @@ class PeerProcess:
         fd = self._process.stdout.fileno()
         deadline = time.monotonic() + timeout
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([fd], [], [], max(0.0, min(left, _LONGEST_S)))
+            if not ready and left > _LONGEST_S:
+                continue
             if not ready:
                 raise PeerFailed(self._last_words(f"the second process did not answer within {timeout:.2g} s"))
             received = os.read(fd, 1 << 16)

@@ -14,6 +14,7 @@ from zerohop._native import NativeError, PairTransfers, Transfers, begin_posting
 from zerohop.core.base import threads
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable
+from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
@@ -61,6 +62,7 @@ __all__ = [
     "call",
     "check_device",
     "parse_url",
+    "random_bytes",
     "seconds_of",
     "send",
     "transfer",

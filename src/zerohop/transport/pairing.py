@@ -6,7 +6,6 @@ two a pair. An end that gives up before the answer takes its request back, so th
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -16,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from zerohop._native import Reason, Status
-from zerohop.core.face import Refusal, call, parse_url, send
+from zerohop.core.face import Refusal, call, parse_url, random_bytes, send
 from zerohop.errors import PeerLost, ProtocolError
 from zerohop.shown import shown
 
@@ -124,7 +123,7 @@ class Pairing:
     """
 
     def __init__(self, end: End) -> None:
-        self.id: Final = os.urandom(ID_BYTES)
+        self.id: Final = random_bytes(ID_BYTES)
         self.peer = b""
         self.lock: Final = threading.Lock()
         # The reference is weak, so that a dropped Transport ends at once, and not with the next garbage collection.

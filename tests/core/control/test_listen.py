@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
 import pytest
 
 import zerohop as zh
-from zerohop.core.control import address
+from zerohop.core.control import address, dial, listener
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,26 @@ def test_what_the_system_will_not_listen_on(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("ZEROHOP_LISTEN", "0.0.0.0:0")
     with pytest.raises(ValueError, match=r"ZEROHOP_LISTEN='0\.0\.0\.0:0' can be reached from other hosts"):
         zh.Context()
+
+
+def test_the_zone_of_a_link_local_address() -> None:
+    """The URL has it, because without it nobody reaches the address."""
+    number, name = socket.if_nameindex()[0]
+    assert listener._with_zone(("fe80::1", 5, 0, number)) == f"fe80::1%{name}"
+    assert listener._with_zone(("fe80::1", 5, 0, 1 << 30)) == f"fe80::1%{1 << 30}"
+    assert listener._with_zone(("::1", 5, 0, 0)) == "::1"
+    assert listener._with_zone(("127.0.0.1", 5)) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("zerohop://[fe80::1]:5", "does not say which"),
+        ("zerohop://[fe80::1%25eth0]:5", "nobody answers"),
+        ("zerohop://[2001:db8::1]:5", "nobody answers"),
+    ],
+)
+def test_what_a_peer_is_told_that_names_no_zone(url: str, words: str) -> None:
+    why, fix = dial._unreached(address.parse(url), OSError(errno.EINVAL, "Invalid argument"))
+    assert words in why
+    assert ("[fe80::1%25eth0]:5" in fix) == (words != "nobody answers")

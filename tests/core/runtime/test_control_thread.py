@@ -7,7 +7,7 @@ import contextlib
 import gc
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -135,5 +135,47 @@ def test_errors_of_calls_are_logged_at_a_rate(caplog: pytest.LogCaptureFixture) 
         assert ran.wait(PATIENCE_S)
         assert caplog.text.count("in a way that it should not") == 1
         assert 'raise ValueError("as a peer said")' in caplog.text
+    finally:
+        assert control.stop(10)
+
+
+def test_a_stop_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal's handler, which raises when the loop was woken, and has ended meanwhile: the next stop goes on."""
+    control = ControlThread()
+    wake = control.loop.call_soon_threadsafe
+
+    def wake_and_raise(*arguments: Any) -> object:
+        monkeypatch.setattr(control.loop, "call_soon_threadsafe", wake)
+        wake(*arguments)
+        control._thread.join(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control.loop, "call_soon_threadsafe", wake_and_raise)
+    with pytest.raises(KeyboardInterrupt):
+        control.stop(10)
+    assert not control.descriptors_closed()
+    assert control.stop(10)
+
+
+@pytest.mark.parametrize("lost", ["before", "within"])
+def test_a_step_that_the_loop_loses(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """For lack of memory, before or within the run of what other threads have queued: that is run again."""
+    control = ControlThread()
+    told, ran = threading.Event(), threading.Event()
+    control.when_step_lost = told.set
+    run_calls, failures = control._run_calls, [MemoryError()]
+
+    def fail_once() -> None:
+        if failures and lost == "within":
+            control._woken = False
+        if failures:
+            raise failures.pop()
+        run_calls()
+
+    monkeypatch.setattr(control, "_run_calls", fail_once)
+    try:
+        control.call(ran.set)
+        assert ran.wait(PATIENCE_S)
+        assert told.wait(PATIENCE_S)
     finally:
         assert control.stop(10)

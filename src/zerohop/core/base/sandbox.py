@@ -12,12 +12,12 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from zerohop.errors import of_sandbox
+from zerohop.errors import named, of_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_REFUSALS: Final = (errno.EPERM, errno.ENOSYS)
+_REFUSALS: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
 
 @contextmanager
@@ -50,6 +50,12 @@ def close(fd: int) -> None:
         os.close(fd)
 
 
+@naming("getrandom", "")
+def random_bytes(length: int) -> bytes:
+    """Return bytes that nobody can guess."""
+    return os.urandom(length)
+
+
 class Socket(socket.socket):
     """Raises Unsupported, with the name of the system call, where the system refuses the call to this process."""
 
@@ -79,10 +85,20 @@ def named_socket(sock: socket.socket) -> Socket:
     return named
 
 
+@contextmanager
+def _watching() -> Iterator[None]:
+    """Raise the library's errors where the block cannot watch another descriptor."""
+    try:
+        with naming("epoll_ctl", ""):
+            yield
+    except OSError as error:
+        raise named(error) from None
+
+
 class Selector(selectors.EpollSelector):
-    """Raises Unsupported, as Socket does."""
+    """Raises Unsupported, as Socket does, and LimitReached or RegistrationFailed where there is no room."""
 
     close = unless_refused()(selectors.EpollSelector.close)
-    modify = naming("epoll_ctl", "")(selectors.EpollSelector.modify)
-    register = naming("epoll_ctl", "")(selectors.EpollSelector.register)
+    modify = _watching()(selectors.EpollSelector.modify)
+    register = _watching()(selectors.EpollSelector.register)
     select = naming("epoll_wait", "")(selectors.EpollSelector.select)

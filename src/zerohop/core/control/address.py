@@ -161,7 +161,7 @@ def host_id() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         # Without a boot id no other process counts as being on this host, which costs speed and nothing else.
-        boot = os.urandom(16).hex()
+        boot = sandbox.random_bytes(16).hex()
     return hashlib.sha256(f"zerohop host {boot}".encode()).hexdigest()[:32]
 
 

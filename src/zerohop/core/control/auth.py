@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from typing import Final, Literal, NamedTuple
 
+from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.control import wire
 
 NONCE_BYTES: Final = 32
@@ -56,12 +56,12 @@ def lane_key(key: bytes, token: bytes) -> bytes:
 
 def new_nonce() -> bytes:
     """Return fresh random bytes for a handshake."""
-    return os.urandom(NONCE_BYTES)
+    return random_bytes(NONCE_BYTES)
 
 
 def new_capability() -> bytes:
     """Return 128 random bits, without which no peer reaches a share."""
-    return os.urandom(CAPABILITY_BYTES)
+    return random_bytes(CAPABILITY_BYTES)
 
 
 def same(left: bytes, right: bytes) -> bool:

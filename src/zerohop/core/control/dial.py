@@ -38,6 +38,7 @@ _T = TypeVar("_T")
 _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
 _NO_WAY: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
+_V6: Final = 6
 _LISTEN: Final = 'have the peer listen where others reach it: listen="0.0.0.0:0", and the same secret= on both sides'
 
 
@@ -186,7 +187,19 @@ def _unreached(where: Address, failure: OSError | None) -> tuple[str, str]:
             f"nothing leads from this host to {where.place} ({said})",
             f"check the address, that its host is up, routes and firewalls: ip route get {host}",
         )
+    if failure is not None and failure.errno == errno.EINVAL and _lacks_zone(where.host):
+        return (
+            f"{where.place} is an address of one link, and does not say which ({said})",
+            f"name the interface of this host that leads there: [{where.host}%25eth0]:{where.port} in the URL",
+        )
     return f"nobody answers at {where.place} ({said})", _fix(where)
+
+
+def _lacks_zone(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        there = ipaddress.ip_address(host)
+        return there.is_link_local and there.version == _V6 and "%" not in host
+    return False
 
 
 async def _resolve(control: ControlThread, where: Address) -> list[tuple[Any, ...]]:
@@ -224,7 +237,7 @@ async def unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
     except ChannelEnded as ended:
         raise PeerLost(
             f"the peer hung up during the handshake: {ended}",
-            fix="look at the log of the peer's process: it is closing, or it is out of descriptors (ulimit -n)",
+            fix="look at the log of the peer's process: it is closing, out of descriptors (ulimit -n), or in a sandbox",
             peer=peer,
             operation="connect",
         ) from None

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _FORGOTTEN: Final = 256
 # Seconds after a failed accept() until the next one.
 _ACCEPT_PAUSE_S: Final = 0.1
+# Place of the interface's number in an IPv6 socket's address.
+_SCOPE: Final = 3
 
 
 class Listeners:
@@ -153,7 +155,7 @@ class Listeners:
         bound = sock.getsockname()
         both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         self.host, self.port = (
-            advertised_host(bound[0], settings.advertise, settings.source("advertise"), both=both),
+            advertised_host(_with_zone(bound), settings.advertise, settings.source("advertise"), both=both),
             bound[1],
         )
 
@@ -229,6 +231,8 @@ class Listeners:
             self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
             self._control.warn_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
+        except ZerohopError as error:  # of this side: a sandbox, or a limit of this process
+            self._control.warn_once(who, "own", "cannot serve a peer at %s: %s", who, error)
         except (ChannelEnded, OSError):
             # The peer only checked whether this side exists, or has left again.
             pass
@@ -278,6 +282,17 @@ class _Gate:
         _, self.invited = self._listeners._invited.pop(hello.token, (b"", None))
         if self.invited is None or self.invited.done():
             raise Refused(TOKEN, "nobody invited this lane")
+
+
+def _with_zone(bound: tuple[Any, ...]) -> str:
+    """Return the host of a socket's address; a link-local one has its interface's name, without which none reach it."""
+    host, scope = str(bound[0]), bound[3] if len(bound) > _SCOPE else 0
+    if not scope or "%" in host:
+        return host
+    try:
+        return f"{host}%{socket.if_indextoname(scope)}"
+    except OSError:  # the interface has gone meanwhile
+        return f"{host}%{scope}"
 
 
 def _check_exposed(listen: str, settings: Settings) -> None:

@@ -120,8 +120,8 @@ class Link:
         self.late: dict[str, set[object]] = {}
         # Paths of messages, by the provider of the lane and the device of the memory at this end.
         self._paths: dict[tuple[str, str], LanePath] = {}
-        # The tables of which `side` was made last, and what it was.
-        self._side: tuple[dict[int, Lane], dict[str, Cost | None], Hashable] = {}, {}, None
+        # The numbers of the lanes, and the table, of which `side` was made last, and what it was.
+        self._side: tuple[tuple[int, ...], dict[str, Cost | None], Hashable] = (), {}, None
         # Locks at which deferred operations queue, by the kind of room that they wait for.
         self._lines: dict[str, asyncio.Lock] = {}
 
@@ -182,12 +182,13 @@ class Link:
 
         The tables are replaced and never changed, so that thousands of pairs of memories are one look at them.
         """
-        lanes, possible, side = self._side
-        if lanes is not self.lanes or possible is not self.possible:
-            lanes, possible = self.lanes, self.possible
+        numbers, possible, side = self._side
+        lanes = self.lanes
+        if numbers != tuple(lanes) or possible is not self.possible:
+            possible = self.possible
             costs = {lane.provider: lane.cost for lane in lanes.values()}
             side = None if VERBS in costs else (*costs.items(), *self.missing.items(), *possible.items())
-            self._side = lanes, possible, side
+            self._side = tuple(lanes), possible, side
         return side
 
     def line(self, room: str) -> asyncio.Lock:

@@ -66,15 +66,17 @@ class PeerLink(Link):
         session: the conversation; None before it begins and once the link is lost.
         partner: the other end, of a Context that talks to itself.
         parting: the task that closes the link from this side.
+        losing, gone: whether the link is being taken apart because its peer is lost, and whether that is done.
     """
 
-    __slots__ = ("parting", "partner", "session")
+    __slots__ = ("gone", "losing", "parting", "partner", "session")
 
     def __init__(self, core: Runtime, peer: str) -> None:
         super().__init__(core, peer)
         self.session: Conversation | None = None
         self.partner: PeerLink | None = None
         self.parting: asyncio.Task[None] | None = None
+        self.losing = self.gone = False
 
     def process(self) -> PeerProcess | None:
         """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""

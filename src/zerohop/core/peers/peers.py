@@ -9,7 +9,6 @@ are its own.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import Reason, Status
@@ -17,9 +16,10 @@ from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import address, handshake
 from zerohop.core.control.dial import open_channel, open_tcp, unless_ended
-from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
+from zerohop.core.control.handshake import CONTROL, DUPLICATE, LANE, Refused
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.core.peers import teardown
+from zerohop.core.peers.admission import Admission
 from zerohop.core.peers.attempt import Dial
 from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
@@ -47,14 +47,14 @@ class Peers:
 
     def __init__(self, core: PeerCore) -> None:
         self._core = core
-        # Dials under way, by address; ids that were let in, and when (monotonic seconds).
+        # Dials under way, by address.
         self._dials: dict[Address, Dial] = {}
-        self._admitted: dict[str, float] = {}
+        self._admission = Admission(core, self._dials.keys())
+        self.admit = self._admission.admit
         # Set when the next Connection is up.
         self._change: asyncio.Event | None = None
         # The first end of a Context that dials itself, until the second is there.
         self._own_end: PeerLink | None = None
-        self._closing = False
         self._events = EngineEvents(core)
 
     def start(self) -> None:
@@ -63,6 +63,15 @@ class Peers:
         # Peers that were let in, until their first lane is up.
         self._without_lane = WaitingRoom(self._core.control, "open no lane")
         self._events.start()
+        self._core.control.when_step_lost = self._begin_anew
+
+    def _begin_anew(self) -> None:
+        """Lose all peers, and give all dials up: a task of one of them may wait for a step that is lost."""
+        error = PeerLost("out of memory: this process has lost a step of its conversations", fix="post it again")
+        teardown.lose_everyone(self._core, error, Status.PEER_LOST, Reason.OUT_OF_MEMORY)
+        for where, dial in list(self._dials.items()):
+            del self._dials[where]  # its task may never hear of the cancellation
+            dial.task.cancel()
 
     async def connect(self, where: Address) -> PeerLink:
         """Return the Connection to the Context at an address, and make it if there is none.
@@ -103,6 +112,8 @@ class Peers:
         if existing is not None and not existing.alive:
             # The engine knows that the peer is lost, but its event was not handled yet.
             self._events.handle()
+            if existing.lost is not None:  # a failure, out of memory, has left it in the tables
+                teardown.lose(self._core, existing, existing.lost, Status.PEER_LOST, Reason.LANE_CLOSED)
             existing = self._core.connected.get(where.context)
         return existing
 
@@ -123,24 +134,9 @@ class Peers:
             channel.close()
             raise
 
-    def admit(self, hello: Hello) -> None:
-        """Check a peer that has dialled; raise Refused if it may not come in."""
-        if self._closing:
-            raise Refused(CLOSED, "this Context is closing")
-        own, other = self._core.id, hello.context
-        if other == own:
-            if all(where.context != own for where in self._dials):
-                raise Refused(DUPLICATE, "this is the Context that says so")
-            return
-        if other in self._core.connected:
-            raise Refused(DUPLICATE, "already connected")
-        if self._arriving(other):
-            raise Refused(DUPLICATE, "connecting to that peer already")
-        self._admitted[other] = time.monotonic()
-
     async def enter(self, channel: Channel, hello: Hello, who: str) -> None:
         """Begin the conversation with an admitted peer, and wait for its Setup. Cancelling this loses the peer."""
-        self._admitted.pop(hello.context, None)
+        self._admission.entered(hello.context)
         link = PeerLink(self._core, hello.context)
         self._core.young.add(link)
         link.name = hello.name
@@ -186,21 +182,10 @@ class Peers:
         dialling = link if link.session is not None and link.session.initiator else other
         self._connected(dialling)
 
-    def _arriving(self, peer: str, *, dialled: bool = True) -> bool:
-        """Tell whether a Connection to a peer is being set up; ``dialled``: also by a dial of this side."""
-        admitted = self._admitted.get(peer)
-        if admitted is not None and time.monotonic() - admitted > handshake.TIMEOUT_S:
-            del self._admitted[peer]
-            admitted = None
-        return admitted is not None or any(
-            link.peer == peer and (dialled or link.session is None or not link.session.initiator)
-            for link in self._core.young
-        )
-
     def _gives_way(self, peer: str) -> bool:
         """Tell whether a dial that has got through is given up, because another one makes the Connection."""
         if peer != self._core.id:
-            return self._core.id > peer and self._arriving(peer, dialled=False)
+            return self._core.id > peer and self._admission.arriving(peer, dialled=False)
         # Two pairs of ends at once could not be told apart.
         half = self._own_end is not None and self._own_end.lost is None
         sessions = [link.session for link in self._core.young if link.peer == peer]
@@ -208,7 +193,7 @@ class Peers:
 
     async def close(self, farewell: str) -> None:
         """Say goodbye to all peers."""
-        self._closing = True
+        self._admission.closing = True
         everyone = {*self._core.connected.values(), *self._core.young}
         error, status, reason = self._core.closed_error(), Status.CLOSED, Reason.CONTEXT_CLOSED
         goodbyes: list[Coroutine[Any, Any, None]] = [
@@ -219,14 +204,14 @@ class Peers:
     def lose_all(self) -> None:
         """Lose all Connections, after the engine was closed."""
         self._events.stop()
-        error = self._core.closed_error()
-        for link in {*self._core.connected.values(), *self._core.young, *self._core.introduced.values()}:
-            teardown.lose(self._core, link, error, Status.CLOSED, Reason.LANE_CLOSED)
+        teardown.lose_everyone(self._core, self._core.closed_error(), Status.CLOSED, Reason.LANE_CLOSED)
         self._core.introduced.clear()
         self._core.connections.clear()
 
     def _dialled(self, where: Address, task: asyncio.Task[PeerLink]) -> None:
-        self._dials.pop(where, None)
+        dial = self._dials.get(where)
+        if dial is not None and dial.task is task:
+            del self._dials[where]
         if not task.cancelled():
             task.exception()  # asyncio would warn of an exception that nobody fetched
 
@@ -241,12 +226,12 @@ class Peers:
             return await self.connect(where)
         refusals = 0
         while refusals < _MAX_DIALS:
-            if peer == self._core.id or not self._arriving(peer, dialled=False):
+            if peer == self._core.id or not self._admission.arriving(peer, dialled=False):
                 link = await self._dial_once(where, dial)
                 if link is not None and link.peer != self._core.id:
                     return link
                 # The peer refuses this dial for as long as it sets up another.
-                refusals += not self._arriving(peer)
+                refusals += not self._admission.arriving(peer)
             arrived = await self._crossing(peer)
             if arrived is not None:
                 return arrived

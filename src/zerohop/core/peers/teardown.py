@@ -27,8 +27,10 @@ async def close(
     core: PeerCore, link: PeerLink, farewell: str, error: ZerohopError, status: Status, reason: Reason
 ) -> None:
     """Say goodbye and close a link."""
-    await part(core, link, farewell, error, status, reason)
-    lose(core, link, error, status, reason)
+    try:
+        await part(core, link, farewell, error, status, reason)
+    finally:  # out of memory, for one, must not leave a link that is neither open nor lost
+        lose(core, link, error, status, reason)
 
 
 async def part(
@@ -66,19 +68,35 @@ async def wait_while(link: PeerLink, busy: Callable[[Lane], bool]) -> None:
 
 
 def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:
-    """Lose a link: nothing goes to or comes from its peer any more. Idempotent."""
-    if link.lost is not None:
+    """Lose a link: nothing goes to or comes from its peer any more. Idempotent.
+
+    A call that fails, out of memory, leaves the link lost; the next call does the rest.
+    """
+    if link.losing or link.gone:
         return
-    error = link.closing or error
-    # The error is copied, because its traceback would keep alive everything that its frames know.
-    link.lost = copy_of(error)
+    link.losing = True
+    try:
+        error = link.lost or link.closing or error
+        # The error is copied, because its traceback would keep alive everything that its frames know.
+        link.lost = link.lost or copy_of(error)
+        _take_apart(core, link, error, status, reason)
+        link.gone = True
+    finally:
+        link.losing = False
+
+
+def lose_everyone(core: PeerCore, error: ZerohopError, status: Status, reason: Reason) -> None:
+    """Lose all links."""
+    for link in {*core.connected.values(), *core.young, *core.introduced.values()}:
+        lose(core, link, error, status, reason)
+
+
+def _take_apart(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:
     _drop_peer(core, link, status, reason)
     for route in list(link.routes):
         route.drop()
-    imports = list(link.imports.values())
-    link.imports.clear()
-    for imported in imports:
-        unmap(core, imported)
+    while link.imports:
+        unmap(core, link.imports.popitem()[1])
     link.allocations.clear()
     core.shares.lost(link)
     core.arrivals.forget(link)

@@ -53,8 +53,12 @@ class ControlThread:
         self.warn_once = WarnOnce()
         # Set once the system refuses a call without which the loop cannot be woken, or cannot wait.
         self.refused: Unsupported | None = None
+        # Called when the loop may have lost a step of anything, for lack of memory.
+        self.when_step_lost: Callable[[], None] = lambda: None
         self.loop.set_exception_handler(self._failed_callback)
         self._stopped = False
+        # Whether all tasks were cancelled, after which the loop ends.
+        self._ending = False
         self._broken = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
@@ -74,6 +78,9 @@ class ControlThread:
         """
         if self._stopped or self.refused is not None:
             return False
+        return self._queue(callback, *args)
+
+    def _queue(self, callback: Callable[..., object], *args: Any) -> bool:
         self._calls.append((callback, args))
         if self._woken:
             return True
@@ -160,11 +167,12 @@ class ControlThread:
 
     def stop(self, timeout: float) -> bool:
         """Cancel all tasks, end the loop and the thread; return False if that takes more than ``timeout`` seconds."""
-        if not self._stopped:
+        # First, so that a stop that a signal's handler cuts short here is one that the next stop goes on with.
+        self._stopped = True
+        if self.refused is None and not (self._ending or self._broken or self.loop.is_closed()):
             # The tasks are cancelled one turn of the loop later, when all have begun: a coroutine that is cancelled
             # before it has begun runs no code, and leaves its sockets open.
-            self.call(self.loop.call_soon, self._cancel_all)
-            self._stopped = True
+            self._queue(self.loop.call_soon, self._cancel_all)
         # A thread that sleeps in an epoll whose descriptors are closed cannot be woken.
         if self._thread is not threading.current_thread() and not self._broken:
             self._thread.join(timeout)
@@ -223,6 +231,7 @@ class ControlThread:
             if self.descriptors_closed():
                 return True
             self._report(error)
+            self._make_up_for(error)
             return False
         return True
 
@@ -233,7 +242,19 @@ class ControlThread:
             self.warn_once("", "refused", "%s", error)
         else:
             self._report(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+        self._make_up_for(error)
         time.sleep(_RESTART_PAUSE_S)  # or a callback that fails again and again would keep a core busy
+
+    def _make_up_for(self, error: object) -> None:
+        """Let nothing wait for ever for a step that the loop has lost."""
+        if isinstance(error, MemoryError) and not self._stopped:
+            try:
+                # The step may have been the run of what `call` has queued.
+                self._woken = True
+                self.loop.call_soon(self._run_calls)
+                self.when_step_lost()
+            except MemoryError:  # there is still none; it is called again with the next step that is lost
+                pass
 
     def _report(self, error: BaseException) -> None:
         """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
@@ -242,6 +263,9 @@ class ControlThread:
         self.warn_once.bug(error, "zerohop's control thread failed in a way that it should not")
 
     def _cancel_all(self) -> None:
+        if self._ending:
+            return
+        self._ending = True
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()

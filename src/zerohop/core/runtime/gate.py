@@ -52,10 +52,10 @@ class Gate:
                 begin, args = self._waiting.popleft()
                 self._inside += 1
                 begin(*args)
+            # Imported here because `import zerohop` alone needs none of it.
+            import asyncio
+
+            asyncio.get_running_loop().call_soon(self._admit_some)
             go_on = True
         finally:
             self._admitting = go_on
-        # Imported here because `import zerohop` alone needs none of it.
-        import asyncio
-
-        asyncio.get_running_loop().call_soon(self._admit_some)

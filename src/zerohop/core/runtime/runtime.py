@@ -6,13 +6,13 @@ Runtime here, MemoryCore in memory, LaneCore in lanes, PeerCore in peers, and Co
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError
 from zerohop.core.base.deadlines import deadline_after
+from zerohop.core.base.sandbox import random_bytes
 from zerohop.errors import Closed
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Runtime:
     devices: Devices
 
     def __init__(self, settings: Settings) -> None:
-        self.id: Final = os.urandom(16).hex()
+        self.id: Final = random_bytes(16).hex()
         self.name: Final = settings.name
         self.settings: Final = settings
         self.timeout_ns: Final = int(settings.timeout * _NS)

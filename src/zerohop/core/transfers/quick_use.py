@@ -112,10 +112,12 @@ class QuickUse:
             self._work.end()
 
     def _stop_waiting(self) -> None:
-        if self._forget is not None:
-            self._forget()
-        if self._imported is not None:
-            self._imported.remove_done_callback(self._use)
+        forget, self._forget = self._forget, None  # which knows this object, and would keep it and the engine
+        if forget is not None:
+            forget()
+        imported, self._imported = self._imported, None
+        if imported is not None:
+            imported.remove_done_callback(self._use)
 
     def _silent(self) -> ZerohopError:
         return silent_error(self._remote.owner, "the peer does not answer")

@@ -1,0 +1,104 @@
+"""A process that is out of memory for a moment: what the control thread could not finish then is finished later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.patience import PATIENCE_S
+from zerohop.core.memory.shares import Shares
+from zerohop.core.peers import teardown
+from zerohop.core.runtime.gate import Gate
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+
+NBYTES = 4096
+
+
+def _fail_once(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[MemoryError]:
+    """Have a function fail for lack of memory when it is called next; the list is empty once it has."""
+    function, failures = getattr(owner, name), [MemoryError()]
+
+    def fail_once(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, fail_once)
+    return failures
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(teardown, "_forget"), (teardown, "_drop_peer"), (teardown, "part"), (Shares, "lost")]
+)
+def test_closing_a_connection(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    """Whichever step of it fails, the next transfer connects anew."""
+    here, there = open_context(Options()), open_context(Options())
+    target = there.alloc(NBYTES)
+    memory, handle = here.alloc(NBYTES), target.share("rw")
+    here.write(memory, handle).result(PATIENCE_S)
+    connection = here.connections[0]
+    failures = _fail_once(monkeypatch, owner, name)
+    connection.close()
+    assert not failures
+    memory.write_bytes(0, bytes([7]) * NBYTES)
+    for attempt in range(3):
+        try:
+            here.write(memory, handle).result(PATIENCE_S)
+        except zh.PeerLost:
+            assert attempt < 2
+        else:
+            break
+    assert target.read_bytes() == bytes([7]) * NBYTES
+    assert not connection.alive
+
+
+def test_a_step_of_a_conversation(open_context: OpenContext) -> None:
+    """Nobody knows which task waits for a step that the loop has lost, so that every conversation begins anew."""
+    here, there = open_context(Options()), open_context(Options())
+    target = np.zeros(NBYTES, np.uint8)
+    handle = there.register(target).share("rw")
+    here.write(b"a" * NBYTES, handle).result(PATIENCE_S)
+    connection = here.connections[0]
+    here._core.control.call(here._core.control.loop.call_soon, here._core.control._make_up_for, MemoryError())
+    here.notification(timeout=0.01).exception()
+    with pytest.raises(zh.PeerLost, match="out of memory"):
+        connection.send(b"x").result(PATIENCE_S)
+    here.write(b"b" * NBYTES, handle).result(PATIENCE_S)
+    assert target.tobytes() == b"b" * NBYTES
+
+
+def test_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that could not ask the loop for its next turn lets the next ones in all the same."""
+    import asyncio
+
+    entered: list[int] = []
+
+    async def enter_many() -> None:
+        gate, loop = Gate(), asyncio.get_running_loop()
+        _fail_once(monkeypatch, loop, "call_soon")
+
+        def begin(number: int) -> None:
+            entered.append(number)
+            gate.leave()
+
+        def begin_first() -> None:
+            for number in range(1000):
+                gate.enter(begin, number)
+            gate.leave()
+
+        with pytest.raises(MemoryError):
+            gate.enter(begin_first)
+        gate.enter(begin, 1000)
+        while len(entered) < 1001:  # noqa: ASYNC110 - it takes a few turns of this loop
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(enter_many(), PATIENCE_S))
+    assert entered == list(range(1001))
