@@ -15,7 +15,7 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, times
 from support.pattern import pattern
 from support.raw_control import RawControl, proof_key
 from zerohop.core.control import auth, throttle, wire
@@ -272,6 +272,33 @@ def test_guesses_are_slowed_down(
     assert turns.next_turn > waited
     said = [record.getMessage() for record in caplog.records if "slowed down" in record.getMessage()]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["owner without a secret", "owner with one"])
+def test_what_is_no_guess_slows_nobody_down(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, provider: str, secret: str | None
+) -> None:
+    """A peer that has no secret where one is needed, or has one where none is, or whose proof of none is wrong."""
+    monkeypatch.setattr(throttle, "_FREE", 1)
+    owner = open_context(Options(providers=(provider,), secret=secret))
+    for _ in range(times(50)):
+        client = RawControl(owner.url, unix=False)
+        client.send(client.hello(has_secret=secret is None))
+        answered = client.receive()
+        assert answered is not None
+        assert isinstance(answered[0], wire.Refuse)
+        client.close()
+    if secret is None:
+        client = RawControl(owner.url, unix=False)
+        client.introduce(client.hello(has_secret=False))
+        client.send(wire.Prove(proof=bytes(32)))
+        answered = client.receive()
+        assert answered is not None
+        assert isinstance(answered[0], wire.Refuse)
+        client.close()
+    assert not owner._core.listeners._throttle._sources
+    friend = open_context(Options(providers=(provider,), secret=secret))
+    assert friend.connect(_tcp_only(owner.url)).result(PATIENCE_S).peer == owner.id
 
 
 def test_guesses_at_once_are_refused(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, provider: str) -> None:

@@ -92,6 +92,15 @@ def test_time_forgives(clock: Clock) -> None:
     assert [guard.turn("10.0.0.1") for _ in range(5)] == [0.0] * 5
 
 
+def test_very_many_at_once(clock: Clock) -> None:
+    """They are forgiven like some, and the pause stays what it is."""
+    guard = Throttle()
+    _guess(guard, "10.0.0.1", 5000)
+    assert [guard.turn("10.0.0.1") for _ in range(2)] == [0.0, 2.0]
+    clock.now += 310.0
+    assert [guard.turn("10.0.0.1") for _ in range(5)] == [0.0] * 5
+
+
 def test_it_remembers_a_bounded_number(clock: Clock) -> None:
     """Those that guessed last."""
     guard = Throttle()

@@ -87,12 +87,17 @@ class Identity(NamedTuple):
 
 
 class Refused(Exception):
-    """Raised if the listening side refuses; ``code`` says why in one word."""
+    """Raised if the listening side refuses; ``code`` says why in one word.
 
-    def __init__(self, code: str, text: str) -> None:
+    Attributes:
+        guess: whether the other side may have tried a secret.
+    """
+
+    def __init__(self, code: str, text: str, *, guess: bool = False) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.guess = guess
 
     def error(self, peer: str = "") -> ZerohopError:
         """Return the error that the user gets."""
@@ -227,7 +232,7 @@ async def answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
         # TLS has told the other side, which may have sent its proof meanwhile. It does not escape by staying.
         with contextlib.suppress(TimeoutError):
             await wait_with_timeout(channel.linger(), _LINGER_S)
-        raise Refused(SECRET, "wrong secret") from None
+        raise Refused(SECRET, "wrong secret", guess=True) from None
 
 
 async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
@@ -266,7 +271,8 @@ async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
         await channel.protect(contexts.listen, server_side=True)
     prove = await _expect(channel, wire.Prove)
     if not transcript.verify(key, "client", prove.proof):
-        raise Refused(SECRET, "wrong secret")
+        # Without a secret there is nothing to guess, and nobody to slow down.
+        raise Refused(SECRET, "wrong secret" if me.secret else "wrong proof", guess=me.secret is not None)
     if hello.purpose == LOCATE:
         path = os.fsencode(me.socket_path) if hello.host == me.host else b""
         channel.post(wire.Location(proof=transcript.proof(key, "server", path), socket_path=path))

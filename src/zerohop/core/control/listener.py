@@ -17,7 +17,7 @@ from zerohop.core.base.sandbox import Socket, named_socket, naming
 from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
-from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
+from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, THROTTLED, TOKEN, Refused
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
@@ -244,7 +244,7 @@ class Listeners:
         """Log a refusal, and count a wrong secret."""
         if refusal.code not in (DUPLICATE, CLOSED):
             self._control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
-        if refusal.code == SECRET and not unix and self._throttle.wrong(who):
+        if refusal.guess and not unix and self._throttle.wrong(who):
             self._control.warn_once(who, "slow", "%s has given many wrong secrets; it is slowed down", who)
 
 

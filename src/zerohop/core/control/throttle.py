@@ -17,6 +17,8 @@ _SHORTEST_S: Final = 0.125
 _LONGEST_S: Final = 2.0
 # A handshake that would wait longer for its turn is refused: so many others of this source wait already.
 _PATIENCE_S: Final = 3.0
+# Wrong proofs that are counted at most, so that every source is forgiven within minutes.
+_MOST: Final = 40
 # The source whose last wrong proof is the oldest is forgotten first.
 _SOURCES: Final = 1024
 
@@ -58,7 +60,7 @@ class Throttle:
         self._sources[key] = source
         if len(self._sources) > _SOURCES:
             del self._sources[next(iter(self._sources))]
-        source.wrong = source.count(now) + 1
+        source.wrong = min(source.count(now) + 1, _MOST)
         return source.wrong > _FREE - 1
 
 
