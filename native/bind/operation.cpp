@@ -106,6 +106,9 @@ void register_operation(nb::module_& m) {
         .def_prop_ro("asked", [](const PyOp& self) { return self.asked; })
         .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
         .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
+        .def_prop_ro(
+            "held", [](const PyOp& self) { return self.op && self.op->holders() > 1; },
+            "Whether a lane has it still, and may move its bytes, although it may have ended.")
         .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })
         .def_prop_ro("value", [](const PyOp& self) { return self.op ? self.op->value() : self.value; })
         .def_prop_ro("started_ns", [](const PyOp& self) { return self.op ? self.op->started_ns() : self.started_ns; })

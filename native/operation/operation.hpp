@@ -46,6 +46,8 @@ public:
     uint64_t started_ns() const { return started_ns_; }
     uint64_t finished_ns() const { return finished_ns_; }
     uint64_t deadline_ns() const { return deadline_ns_; }
+    // Number of OpRefs: those of lanes, which may still move its bytes after its end, and those of Python.
+    uint32_t holders() const { return holders_.load(std::memory_order_acquire); }
 
     // Adds the operation to the group; it ends at once if the group has ended.
     void join(const OperationGroup& group);

@@ -29,6 +29,8 @@ class ZerohopError(Exception):
         operation: ``"write"``, ``"connect"``, ...; empty if it is no operation.
         bytes_done: bytes that the other side had accepted before the failure. Their content is as written; the content
             of all others is undefined.
+        memory_in_use: whether the operation had ended before its bytes had stopped to move: before you use its memory
+            for something else, wait for ``flush()``. ``Operation.memory_in_use`` says how it is by now.
     """
 
     reason: str = ""
@@ -38,6 +40,7 @@ class ZerohopError(Exception):
     provider: str = ""
     operation: str = ""
     bytes_done: int = 0
+    memory_in_use: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(str(self))

@@ -7,6 +7,7 @@ import math
 import mmap
 import time
 import weakref
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,6 +90,47 @@ def test_deadlines_where_the_peer_places_the_bytes(open_context: OpenContext, st
     context.flush().result(PATIENCE_S)
     context.write(data, target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 1)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["deadline", "cancelled"])
+@pytest.mark.parametrize("form", WAITING)
+def test_whether_memory_is_in_use(open_context: OpenContext, start_peer: StartPeer, form: str, late: bool) -> None:
+    """The error says it, and the Operation, until a flush has waited for the peer."""
+    context, peer, target, connection = _pair(open_context, start_peer, form)
+    data, into = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
+    peer.stop()
+    timeout = None if late else DEADLINE_S
+    moving = [
+        context.write(data, target.handle, timeout=timeout),
+        context.read(target.handle, into, timeout=timeout),
+        context.write_many([(data[:8], target.handle[8:16]), (into[:8], target.handle[:8])], timeout=timeout),
+    ]
+    waiting = connection.recv(np.zeros(8, np.uint8), timeout=timeout)  # no message takes its buffer
+    operations = [*moving, waiting]
+    assert all(operation.memory_in_use for operation in operations)
+    if late:
+        assert all(operation.cancel() for operation in operations)
+        for operation in operations:
+            with pytest.raises(CancelledError):
+                operation.result()
+    else:
+        for operation in operations:
+            in_use = _expect_error(operation, zh.DeadlineExceeded).memory_in_use
+            assert in_use or operation not in moving
+    assert all(operation.memory_in_use for operation in moving)
+    eventually(lambda: not waiting.memory_in_use, "the buffer of a receive that has ended is not given back")
+    peer.resume()
+    context.flush().result(PATIENCE_S)
+    assert not any(operation.memory_in_use for operation in operations)
+    done = context.write(data, target.handle)
+    done.result(PATIENCE_S)
+    assert not done.memory_in_use
+
+
+def _expect_error(operation: zh.Operation[int], kind: type[zh.ZerohopError]) -> zh.ZerohopError:
+    error = operation.exception(PATIENCE_S)
+    assert isinstance(error, kind)
+    return error
 
 
 def test_mapped_memory_needs_no_peer(open_context: OpenContext, start_peer: StartPeer) -> None:

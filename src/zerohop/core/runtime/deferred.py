@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from zerohop._native import NativeError, Reason, Status
+from zerohop._native import NativeError, Op, Reason, Status
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
-    from zerohop._native import Op
     from zerohop.core.runtime.explanation import Explanation
     from zerohop.core.runtime.gate import Gate
     from zerohop.core.runtime.operation import Path
@@ -42,6 +41,17 @@ class Cancellable(Protocol):
 
     def cancel(self) -> object:
         """End the work; on the control thread."""
+
+
+class _Parts:
+    """Stands for the operations of the lanes that carry out one operation together."""
+
+    def __init__(self, operations: list[Operation[Any]]) -> None:
+        self._operations = operations
+
+    @property
+    def held(self) -> bool:
+        return any(operation.memory_in_use for operation in self._operations)
 
 
 class Deferred(InFlight[T]):
@@ -92,6 +102,15 @@ class Deferred(InFlight[T]):
     def wait_for(self, work: Cancellable) -> None:
         """Note the work under way."""
         self._task = work
+
+    def carried_by(self, posted: object) -> None:
+        """Note the operation of the lane that moves the bytes, if the post did not end at once."""
+        if isinstance(posted, Op):
+            self._carrier = posted
+
+    def made_of(self, operations: list[Operation[Any]]) -> None:
+        """Note the operations that move the bytes."""
+        self._carrier = _Parts(operations)
 
     def say_when_late(self, silence: Callable[[], ZerohopError] | None) -> None:
         """Note how to make the error if the deadline passes from now on."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zerohop._native import InFlight as NativeInFlight
 from zerohop._native import Status
@@ -13,7 +13,7 @@ from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.base.units import transfer_text
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.operation import Finished, Operation, begin_turn, must_yield
-from zerohop.errors import DeadlineExceeded, from_native
+from zerohop.errors import DeadlineExceeded, ZerohopError, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,16 +30,26 @@ CTRL_C_NS: Final = 200_000_000
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
+class Carrier(Protocol):
+    """Declares the part of a native operation that outlives its end."""
+
+    @property
+    def held(self) -> bool:
+        """Tell whether a lane may still move its bytes."""
+
+
 class InFlight(NativeInFlight, Operation[T]):
     """Represents an operation that the engine carries out; its value is the number of bytes that it moves.
 
     The native call that posts a transfer makes most of these objects (native/bind/transfers.cpp).
     """
 
-    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
+    __slots__ = ("_cancelled", "_carrier", "_elapsed_ns", "_error", "_value")
 
     # None once `_finish` has read the outcome.
     _native: Op | None
+    # The operation of the lane whose bytes may still move after the end; not set while there is none.
+    _carrier: Carrier
     # Keeps the Memory alive: if dropped, it would close while the user still waits for this operation.
     _keep: object
     _value: T
@@ -78,6 +88,14 @@ class InFlight(NativeInFlight, Operation[T]):
     def done(self) -> bool:
         native = self._native
         return native is None or self._core.forked or native.done()
+
+    @property
+    def memory_in_use(self) -> bool:
+        native = self._native
+        if self._core.forked or (native is not None and not native.done()):
+            return not self._core.forked
+        carrier: Carrier | None = getattr(self, "_carrier", native)
+        return carrier is not None and not self._core.closed and carrier.held
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
@@ -167,8 +185,13 @@ class InFlight(NativeInFlight, Operation[T]):
         self._error = None
         if status == Status.OK:
             self._value = self._value_of(native)
-        elif not self._cancelled:
-            self._error = self._error_of(native)
+        else:
+            if not hasattr(self, "_carrier"):
+                self._carrier = native
+            if not self._cancelled:
+                self._error = self._error_of(native)
+                if isinstance(self._error, ZerohopError):
+                    self._error.memory_in_use = self._carrier.held
         # This is set last, because other threads then take the outcome from this object.
         self._native = None
         self._keep = None

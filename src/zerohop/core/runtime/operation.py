@@ -104,9 +104,19 @@ class Operation(NotCopyable, Generic[T]):
     def cancel(self) -> bool:
         """End the operation now; return False if it had ended before.
 
-        Some bytes may have been moved. The buffers stay pinned until the hardware is done with them.
+        Some bytes may have been moved, and others may still move: ``memory_in_use`` says whether, and ``flush()`` waits
+        until none does. The buffers stay pinned until then.
         """
         raise NotImplementedError
+
+    @property
+    def memory_in_use(self) -> bool:
+        """Tell whether bytes may still move to or from the memory of this operation, whether it has ended or not.
+
+        An operation that was cancelled, or ran out of time, may be over before a device, a NIC or the peer is done with
+        its memory. While this is True, use the memory for nothing else; ``flush()`` waits for it.
+        """
+        return False
 
     def __await__(self) -> Generator[Any, None, T]:
         raise NotImplementedError

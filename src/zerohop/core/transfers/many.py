@@ -199,6 +199,8 @@ def _post_all(
     operation = defer(
         core, kind, nbytes, deadline, work, operations, peer=owner, wants_operation=True, at_end=take_outcomes
     )
+    if isinstance(operation, Deferred):
+        operation.made_of(operations)
     if group is not None:
         group.note(operation)
     return operation

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.core.runtime.deferred import Deferred
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _MAX_MESSAGE: Final = 256
@@ -179,16 +180,19 @@ def _post_later(
     late: set[object] = link.late.setdefault(room, set()) if room in ORDERED else set()
     nbytes = 0 if view is None else view.nbytes
 
-    def post_in_turn(nowait: bool) -> int | Op:
-        posted = post(nowait)
-        late.discard(ticket)
-        return posted
+    async def work(operation: Deferred[int]) -> int:
+        def post_in_turn(nowait: bool) -> int | Op:
+            posted = post(nowait)
+            late.discard(ticket)
+            operation.carried_by(posted)
+            return posted
 
-    async def work() -> int:
         line = link.line(room)
         return await defer_post(core, post_in_turn, deadline_ns, nbytes, value_from, line, lambda: until_lane(over))
 
     late.add(ticket)
     at_end = partial(late.discard, ticket)
     path = link.path(HOST if view is None else view.device)
-    return defer(core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end)
+    return defer(
+        core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end, wants_operation=True
+    )

@@ -278,7 +278,7 @@ async def _find_and_post(
             if reached.status != Status.OK:
                 raise from_native(reached.status.value, reached.reason.value)
         try:
-            return await _post_on(core, route, room, post, deadline_ns, nbytes, value_from)
+            return await _post_on(core, route, room, post, deadline_ns, nbytes, value_from, operation)
         except NativeError as error:
             # A NativeError says that nothing was posted, so that posting again is safe.
             gone = route.link.lost is None and (route.stale or _lane_broke(route, error))
@@ -289,10 +289,21 @@ async def _find_and_post(
 
 
 async def _post_on(
-    core: Core, route: Route, room: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
+    core: Core,
+    route: Route,
+    room: str,
+    post: Post,
+    deadline_ns: int,
+    nbytes: int,
+    value_from: int,
+    operation: Deferred[int],
 ) -> int:
-    line = route.link.line(room)
-    return await defer_post(core, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from, line)
+    def post_on_route(nowait: bool) -> int | tuple[int, int] | Op:
+        posted = post(route.id, nowait)
+        operation.carried_by(posted)
+        return posted
+
+    return await defer_post(core, post_on_route, deadline_ns, nbytes, value_from, route.link.line(room))
 
 
 def _lane_broke(route: Route, error: NativeError) -> bool:

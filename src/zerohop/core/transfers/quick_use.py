@@ -156,6 +156,7 @@ class QuickUse:
         else:
             work.operation.prepared()
             work.operation.wait_for(self)
+            work.operation.carried_by(posted)
             self._posted = posted
             self._follow(posted)
 
