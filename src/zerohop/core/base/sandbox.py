@@ -50,10 +50,12 @@ def close(fd: int) -> None:
         os.close(fd)
 
 
-@naming("getrandom", "")
 def random_bytes(length: int) -> bytes:
     """Return bytes that nobody can guess."""
-    return os.urandom(length)
+    try:  # not by `naming`, which takes more calls than all else that a share needs
+        return os.urandom(length)
+    except OSError as error:
+        raise of_sandbox(error, "getrandom", operation="") or error from None
 
 
 class Socket(socket.socket):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from zerohop.core.base.sandbox import random_bytes
@@ -54,14 +55,9 @@ def lane_key(key: bytes, token: bytes) -> bytes:
     return hmac.new(key, _LANE + token, hashlib.sha256).digest()
 
 
-def new_nonce() -> bytes:
-    """Return fresh random bytes for a handshake."""
-    return random_bytes(NONCE_BYTES)
-
-
-def new_capability() -> bytes:
-    """Return 128 random bits, without which no peer reaches a share."""
-    return random_bytes(CAPABILITY_BYTES)
+# Fresh random bytes for a handshake; and 128 random bits, without which no peer reaches a share.
+new_nonce: Final = partial(random_bytes, NONCE_BYTES)
+new_capability: Final = partial(random_bytes, CAPABILITY_BYTES)
 
 
 def same(left: bytes, right: bytes) -> bool:
