@@ -189,6 +189,26 @@ nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const Py
     return result(engine, posted, request);
 }
 
+nb::object post_receive(const Self& engine, const PyRegion& region, uint64_t offset, uint64_t nbytes,
+                        uint64_t deadline_ns) {
+    region.check(offset, nbytes);
+    if (region.get()->readonly()) {
+        throw nb::value_error("the local memory is read-only");
+    }
+    Request request;
+    request.kind = Kind::recv;
+    request.local = region.get();
+    request.local_offset = offset;
+    request.nbytes = nbytes;
+    request.deadline_ns = deadline_ns;
+    Posted posted;
+    {
+        const Released release;
+        posted = engine->post_receive(request);
+    }
+    return result(engine, posted, request);
+}
+
 nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t deadline_ns) {
     Request request;
     request.kind = Kind::flush;
@@ -299,6 +319,9 @@ void def_posts(nb::module_& m, nb::class_<Engine>& engine) {
              nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_recv(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
                      "deadline_ns: int, nowait: bool = False) -> Op"))
+        .def("post_receive", &post_receive, nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
+             nb::arg("deadline_ns"),
+             nb::sig("def post_receive(self, region: Region, offset: int, nbytes: int, deadline_ns: int) -> Op"))
         .def("post_flush", &post_flush, nb::arg("endpoint"), nb::arg("deadline_ns"),
              nb::sig("def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op"));
 }

@@ -90,6 +90,7 @@ bool Engine::close(uint64_t deadline_ns) {
         }
     });
     operations().finish_all(outcome);
+    receives_.drop_ended();
     notifications_.end_all();
     const bool drained = wait(
         [&] {

@@ -3,6 +3,7 @@
 
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
+#include "engine/receives.hpp"
 #include "provider/host.hpp"
 #include "provider/provider.hpp"
 
@@ -63,6 +64,8 @@ public:
     [[nodiscard]] Posted post(Endpoint& endpoint, const Request& request, bool nowait);
     // Like post(), but neither waits nor polls if the lane is full.
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
+    // Posts a receive that the next message of any peer ends, unless a receive of its lane waits for that.
+    [[nodiscard]] Posted post_receive(const Request& request);
     // Has sleepers mind the deadline of an operation that pends.
     void note_pending(uint64_t deadline_ns, uint64_t now);
     // Returns an operation that ends when a stream of the user's has done everything that is queued on it by now.
@@ -108,6 +111,7 @@ public:
     }
     [[nodiscard]] bool anybody_waits() override { return operations().awaited() != 0 || poller_.anybody_waits(); }
     void notify(uint16_t queue, Notification note) override;
+    [[nodiscard]] std::optional<PostedRecv> take_receive() override { return receives_.take(); }
     void lose_peer(Peer& peer, Outcome outcome) override;
     void lane_failed(const Peer& peer) override;
     void domain_changed(int number) override { events_->push(kDomainChanged | static_cast<uint64_t>(number)); }
@@ -158,6 +162,7 @@ private:
     Presence presence_;
     std::atomic<bool> device_atomics_pending_{false};
     NotificationQueues notifications_;
+    Receives receives_;
     std::shared_ptr<CompletionQueue> events_;
 
     // Written under the poller's exclusive right and the lock; the poller reads them without the lock. Domains outlive

@@ -98,6 +98,34 @@ Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
     return posted;
 }
 
+Posted Engine::post_receive(const Request& request) {
+    if (closed()) {
+        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
+    }
+    Pin<Region> local;
+    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+        return {Posted::What::failed, pinned};
+    }
+    OpRef op = operations().create(request.deadline_ns, request.started_ns);
+    receives_.add({op, std::move(local), request.local_offset, request.nbytes});
+    posted_.fetch_add(1, std::memory_order_relaxed);
+    std::vector<std::shared_ptr<Endpoint>> lanes;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        lanes = endpoints_;
+    }
+    bool matches = false;
+    for (const auto& lane : lanes) { // after the receive was added, or a message that comes just now would miss it
+        matches |= lane->match_soon();
+    }
+    if (matches) {
+        poller_.kick();
+    } else {
+        note_pending(request.deadline_ns, request.started_ns);
+    }
+    return {Posted::What::posted, {}, std::move(op)};
+}
+
 void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now) {
     if (posted.what != Posted::What::posted) {
         if (posted.what == Posted::What::done) {

@@ -9,11 +9,13 @@
 #include "operation/operation.hpp"
 #include "operation/peer.hpp"
 #include "provider/notify.hpp"
+#include "provider/request.hpp"
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,8 @@ public:
     [[nodiscard]] virtual bool anybody_waits() = 0;
     // Delivers a notification. The data that it announces must be visible already.
     virtual void notify(uint16_t queue, Notification note) = 0;
+    // Takes the oldest receive that any peer's message may end, for a message that is here.
+    [[nodiscard]] virtual std::optional<PostedRecv> take_receive() = 0;
 
     // Returns ok while the peer lives; else ends everything to it, and returns how it was lost.
     [[nodiscard, gnu::always_inline]] Outcome look_at(Peer& peer) {

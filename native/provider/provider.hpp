@@ -59,6 +59,8 @@ public:
                                                    uint64_t /*native_stream*/) {
         return std::nullopt;
     }
+    // Has the poller look for a receive of any peer's if messages wait here; returns whether any do.
+    [[nodiscard]] virtual bool match_soon() = 0;
     // True while notifications and answers wait to be sent, which close() drops.
     [[nodiscard]] virtual bool telling() const = 0;
     // Says what is left to do, and when. `attended`: somebody waits for the ends of operations.

@@ -63,6 +63,14 @@ struct Request {
     std::optional<uint64_t> after_stream;
 };
 
+// A receive that waits for its message.
+struct PostedRecv {
+    OpRef op;
+    Pin<Region> local;
+    uint64_t offset = 0;
+    uint64_t nbytes = 0;
+};
+
 inline Message message_of(const Request& request) {
     return request.message == nullptr ? nullptr : *request.message;
 }

@@ -9,7 +9,7 @@ from zerohop.core.runtime.devices import Device
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.operation import Operation
 from zerohop.core.runtime.wait import as_completed, gather, wait_all
-from zerohop.core.transfers.connection import Connection
+from zerohop.core.transfers.connection import Connection, Received
 from zerohop.core.transfers.notification import Notification
 from zerohop.errors import (
     AccessDenied,
@@ -46,6 +46,7 @@ __all__ = [
     "PeerLost",
     "Pool",
     "ProtocolError",
+    "Received",
     "RegistrationFailed",
     "RemoteBuffer",
     "RevocationIncomplete",

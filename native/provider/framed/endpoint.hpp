@@ -32,6 +32,7 @@ public:
 
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
+    bool match_soon() override;
     void quiesce() override;
     void return_credit(uint16_t queue) override;
     Backlog backlog(uint64_t now, bool attended) const override;

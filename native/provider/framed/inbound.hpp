@@ -62,13 +62,6 @@ struct Arrival {
     std::vector<std::byte> eager; // bytes that came before the recv, for device memory
 };
 
-struct PostedRecv {
-    OpRef op;
-    Pin<Region> local;
-    uint64_t offset = 0;
-    uint64_t nbytes = 0;
-};
-
 struct ArrivedSend {
     uint32_t ticket = 0;
     uint64_t nbytes = 0;

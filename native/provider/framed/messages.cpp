@@ -92,11 +92,17 @@ void FramedEndpoint::match() {
             while (!recvs_.empty() && recvs_.front().op->done()) {
                 recvs_.pop_front(); // its deadline passed, or it was cancelled: no message is spent on it
             }
-            if (recvs_.empty() || sends_.empty()) {
+            if (sends_.empty()) {
                 return;
             }
-            recv = std::move(recvs_.front());
-            recvs_.pop_front();
+            if (!recvs_.empty()) {
+                recv = std::move(recvs_.front());
+                recvs_.pop_front();
+            } else if (std::optional<PostedRecv> anybodys = host_.take_receive()) {
+                recv = std::move(*anybodys);
+            } else {
+                return;
+            }
             send = std::move(sends_.front());
             sends_.pop_front();
         }
@@ -114,7 +120,16 @@ void FramedEndpoint::match() {
     }
 }
 
-// Returns false if the recv has just ended: the message is for the next recv.
+bool FramedEndpoint::match_soon() {
+    const std::lock_guard lock(lane_);
+    if (!sends_.empty()) {
+        match_wanted_.store(true, std::memory_order_release);
+    }
+    return !sends_.empty();
+}
+
+// Returns false if the recv has just ended: the message is for the next recv. The value of one that ends well is the
+// peer's id.
 bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     if (const bool moved = recv.local->moved(); moved || send.nbytes > recv.nbytes) {
         const Outcome refused = moved ? kLocalMoved : Outcome{Status::protocol, Reason::truncated};
@@ -130,7 +145,7 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
         const Gone gone = copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
         const Outcome outcome = gone == Gone::nothing ? Outcome{} : kLocalMemoryGone;
         recv.local.reset();
-        if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0)) {
+        if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0, static_cast<uint64_t>(peer().id()))) {
             return false;
         }
         answer(send.ticket, as_seen_there(outcome));

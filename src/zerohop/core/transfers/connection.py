@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from zerohop._native import Reason, Status
+from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.access import layout_of, offset_of, region_of
 from zerohop.core.memory.layouts import is_permuted, without_order
 from zerohop.core.memory.register import view_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
-from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES
+from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES, InFlight
+from zerohop.core.runtime.operation import Failed
 from zerohop.core.transfers.message_lane import (
     NOTIFIED,
     RECEIVED,
@@ -24,7 +25,7 @@ from zerohop.core.transfers.message_lane import (
     post_message,
 )
 from zerohop.core.transfers.queue_wait import QueueWait
-from zerohop.errors import Closed
+from zerohop.errors import Closed, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,7 @@ class Connection(Closeable, NotCopyable):
         return post_message(core, link, "send", view, deadline, post, NBYTES, nowait=nowait, room=SENT)
 
     def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
-        """Receive the next message; value: its length.
+        """Receive the next message of this peer; value: its length. ``Context.recv`` receives those of all.
 
         Done means that the bytes are in ``into``. A message that is longer than ``into`` fails this Operation.
 
@@ -118,11 +119,7 @@ class Connection(Closeable, NotCopyable):
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
         """
         core, link = self._core, self._link
-        view = view_of(core, into)
-        if view.readonly:
-            raise ValueError("cannot receive into read-only memory")
-        if is_permuted(layout_of(view)):
-            raise without_order()
+        view = _room_for_message(core, into)
         deadline = 0 if timeout is None else core.deadline(timeout)
         # A Context that talks to itself sends at one end and receives at the other.
         source = link if link.partner is None else link.partner
@@ -210,6 +207,56 @@ class Connection(Closeable, NotCopyable):
     def __repr__(self) -> str:
         state = "alive" if self.alive else "lost"
         return f"<Connection to {self._link.label} over {self.provider or 'nothing yet'}, {state}>"
+
+
+class Received(NamedTuple):
+    """Describes a message that ``Context.recv`` has received.
+
+    Attributes:
+        nbytes: its length.
+        peer: the Connection by which it came.
+    """
+
+    nbytes: int
+    peer: Connection
+
+
+class _Receive(InFlight[Received]):
+    """Represents a receive of the next message of any peer."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Received:
+        return self._outcome(timeout)
+
+    def _value_of(self, native: Op) -> Received:
+        core: Any = self._core
+        return Received(native.bytes_done, core.connection_of(native.value))
+
+
+def receive(core: Core, into: Memory | View | Any, timeout: float | None) -> Operation[Received]:
+    """Do Context.recv."""
+    view = _room_for_message(core, into)
+    deadline = 0 if timeout is None else core.deadline(timeout)
+    core.check_open()
+    operation = _Receive()
+    try:
+        posted = core.engine.post_receive(region_of(view), offset_of(view), view.nbytes, deadline)
+    except NativeError as error:
+        core.check_open()
+        return Failed(core, "recv", None, view.nbytes, from_native(*error.args, operation="recv"))
+    operation._begin(core, "recv", None, view.nbytes, posted, view)
+    return operation
+
+
+def _room_for_message(core: Core, into: Memory | View | Any) -> Memory | View:
+    """Return the memory that a message goes into; raise ValueError if it cannot."""
+    view = view_of(core, into)
+    if view.readonly:
+        raise ValueError("cannot receive into read-only memory")
+    if is_permuted(layout_of(view)):
+        raise without_order()
+    return view
 
 
 class AcceptWait(QueueWait["Connection"]):

@@ -9,6 +9,7 @@ from zerohop.core.base.resource import AsyncCloseable
 from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Finished
 from zerohop.core.transfers import many, ranges, transfer
+from zerohop.core.transfers.connection import receive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.explanation import Explanation
     from zerohop.core.runtime.operation import Operation
     from zerohop.core.runtime.streams import Stream
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.transfers.connection import Connection, Received
     from zerohop.core.transfers.transfer import Pages
 
 
@@ -347,6 +348,21 @@ class ContextTransfers(AsyncCloseable, Transfers):
     ) -> Operation[int]:
         """Notify like ``notify``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.notify_peer(self._core, target, value, timeout, message=message, nowait=True)
+
+    def recv(self, into: Local, *, timeout: float | None = None) -> Operation[Received]:
+        """Receive the next message of any peer; value: its length, and the Connection by which it came.
+
+        Messages of one peer come in the order in which they were sent; ``Connection.recv`` of that peer goes first. One
+        that is longer than ``into`` fails this Operation. If the peer is lost in the middle of its message, PeerLost.
+
+        Args:
+            into: a Memory, a View, or any object that ``register`` takes.
+            timeout: seconds, for the operation; None: none, it waits until a message comes.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
+        """
+        return receive(self._core, into, timeout)
 
     def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
         """Flush: done when all that was posted before, to one peer or to all, is visible there; value: 0."""
