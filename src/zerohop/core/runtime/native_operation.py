@@ -276,6 +276,14 @@ def posted_operation(
     return operation
 
 
+def begun(
+    operation: InFlight[T], core: Runtime, kind: str, nbytes: int, posted: Op, keep: object, path: Path | None = None
+) -> InFlight[T]:
+    """Return an Operation of a subclass, for a native call that succeeded."""
+    operation._begin(core, kind, path, nbytes, posted, keep)
+    return operation
+
+
 def cancelled_error() -> BaseException:
     """Return the error that a cancelled operation raises outside asyncio."""
     # Imported here because concurrent.futures imports logging, which nothing else needs.

@@ -12,7 +12,7 @@ from zerohop.core.memory.access import layout_of, offset_of, region_of
 from zerohop.core.memory.layouts import is_permuted, without_order
 from zerohop.core.memory.register import view_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
-from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES, InFlight
+from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES, InFlight, begun
 from zerohop.core.runtime.operation import Failed
 from zerohop.core.transfers.message_lane import (
     NOTIFIED,
@@ -239,14 +239,12 @@ def receive(core: Core, into: Memory | View | Any, timeout: float | None) -> Ope
     view = _room_for_message(core, into)
     deadline = 0 if timeout is None else core.deadline(timeout)
     core.check_open()
-    operation = _Receive()
     try:
         posted = core.engine.post_receive(region_of(view), offset_of(view), view.nbytes, deadline)
     except NativeError as error:
         core.check_open()
         return Failed(core, "recv", None, view.nbytes, from_native(*error.args, operation="recv"))
-    operation._begin(core, "recv", None, view.nbytes, posted, view)
-    return operation
+    return begun(_Receive(), core, "recv", view.nbytes, posted, view)
 
 
 def _room_for_message(core: Core, into: Memory | View | Any) -> Memory | View:
