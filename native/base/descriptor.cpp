@@ -15,10 +15,13 @@ Outcome failed_to_make(int error) {
     if (error == EMFILE || error == ENFILE) {
         return {Status::no_memory, Reason::out_of_descriptors};
     }
-    if (error == ENOSPC) { // only epoll_ctl knows it
-        return {Status::no_memory, Reason::out_of_watches};
-    }
     return {error == ENOENT ? Status::unsupported : Status::no_memory, Reason::none};
+}
+
+void raise_watching(int error) {
+    const Outcome outcome =
+        error == ENOSPC ? Outcome{Status::no_memory, Reason::out_of_watches} : failed_to_make(error);
+    throw NativeError(outcome, std::string("cannot watch a descriptor (epoll_ctl): ") + std::strerror(error));
 }
 
 void raise_if_refused(const std::string& what, int error) {

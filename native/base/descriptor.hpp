@@ -12,6 +12,8 @@ namespace zerohop {
 // Returns how a system call that makes a descriptor failed: none are left, or the system refuses the call itself, as a
 // container's seccomp profile does.
 Outcome failed_to_make(int error);
+// Throws NativeError for a descriptor that epoll_ctl could not add: it would wake nobody.
+[[noreturn]] void raise_watching(int error);
 // Throws NativeError, "WHAT: …", if the system refuses the call itself. For calls that never fail so for the sake of
 // their file, which may be a peer's.
 void raise_if_refused(const std::string& what, int error);

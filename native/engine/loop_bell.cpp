@@ -21,9 +21,7 @@ LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
         epoll_event event{};
         event.events = fd == queue_->fd() ? uint32_t{EPOLLIN} : 0U;
         if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-            const int error = errno;
-            throw NativeError(failed_to_make(error),
-                              std::string("cannot watch a descriptor (epoll_ctl): ") + std::strerror(error));
+            raise_watching(errno);
         }
     }
 }

@@ -1,11 +1,10 @@
 // How threads that sleep are woken: kicks, doorbells, and descriptors that they watch.
+#include "base/descriptor.hpp"
 #include "engine/poller.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <poll.h>
-#include <string>
 #include <sys/epoll.h>
 
 namespace zerohop {
@@ -23,15 +22,13 @@ void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
     epoll_ctl(epoll.get(), operation, fd, &event);
 }
 
-// Throws NativeError: a descriptor that is not watched wakes nobody.
+// Throws NativeError.
 void add(const Descriptor& epoll, int fd, uint32_t events) {
     epoll_event event{};
     event.events = events;
     event.data.fd = fd;
     if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        const int error = errno;
-        throw NativeError(failed_to_make(error),
-                          std::string("cannot watch a descriptor (epoll_ctl): ") + std::strerror(error));
+        raise_watching(errno);
     }
 }
 

@@ -38,9 +38,7 @@ void watch(const Descriptor& epoll, const Descriptor& bell) {
     event.events = EPOLLIN;
     event.data.fd = bell.get();
     if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.get(), &event) != 0) {
-        const int error = errno;
-        throw NativeError(failed_to_make(error),
-                          std::string("cannot watch a doorbell (epoll_ctl): ") + std::strerror(error));
+        raise_watching(errno);
     }
 }
 

@@ -323,11 +323,7 @@ def named(error: BaseException) -> BaseException:
         return error
     if out_of_descriptors(error):
         return from_os(error)
-    if error.errno == errno.ENOMEM:
-        return out_of_memory(MemoryError(error.strerror))
-    if error.errno == errno.ENOSPC:  # of the calls of the library only epoll_ctl knows it
-        return from_native(NO_MEMORY, OUT_OF_WATCHES, f"epoll_ctl: {error.strerror}")
-    return error
+    return out_of_memory(MemoryError(error.strerror)) if error.errno == errno.ENOMEM else error
 
 
 def _of_limit(hit: limits.Limit, said: str, fields: dict[str, Any]) -> LimitReached:

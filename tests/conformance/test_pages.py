@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import zerohop as zh
 from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, times
 from support.service import Service
 from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
 
@@ -85,6 +86,24 @@ class TestEveryPair:
         into.expect_poison()
 
 
+def _unaligned(values: list[int]) -> NDArray[np.int64]:
+    raw = b"x" + np.array(values, np.int64).tobytes()
+    return np.frombuffer(raw, np.int64, len(values), 1)
+
+
+def _of_a_packed_field(values: list[int]) -> NDArray[np.int64]:
+    array = np.zeros(len(values), np.dtype([("odd", "u1"), ("number", "<i8")]))
+    array["number"] = values
+    field: NDArray[np.int64] = array["number"]
+    return field
+
+
+def _read_only(values: list[int]) -> NDArray[np.int64]:
+    array = np.array(values, np.int64)
+    array.flags.writeable = False
+    return array
+
+
 def _strided(values: list[int]) -> NDArray[np.int64]:
     return np.repeat(np.array(values, np.int64), 2)[::2]
 
@@ -96,7 +115,9 @@ INDEX_FORMS: dict[str, Callable[[list[int]], Any]] = {
     "uint64": lambda values: np.array(values, np.uint64),
     "big-endian": lambda values: np.array(values, ">i8"),
     "strided": _strided,
-    "read-only": lambda values: np.frombuffer(np.array(values, np.int64).tobytes(), np.int64),
+    "not aligned": _unaligned,
+    "of a packed field": _of_a_packed_field,
+    "read-only": _read_only,
 }
 
 
@@ -109,9 +130,10 @@ def test_index_arrays_of_other_forms(world: World, form: str) -> None:
     origins, places = [3, 3, 0, 15], [1, 15, 7, 0]
     source.fill(0, page * pool, 1)
     index = INDEX_FORMS[form]
-    world.here.write_pages(source.memory, target.handle, index(origins), index(places), page_bytes=page).result(
-        PATIENCE_S
-    )
+    for _ in range(2):  # on a first use, and on a known path
+        world.here.write_pages(source.memory, target.handle, index(origins), index(places), page_bytes=page).result(
+            PATIENCE_S
+        )
     placed = list(zip(origins, places, strict=True))
     world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
 
@@ -131,6 +153,39 @@ def test_index_arrays_may_change_once_the_call_returned(world: World) -> None:
     places[:] = 1 << 40
     assert written.result(PATIENCE_S) == page * pool
     world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
+
+
+@pytest.mark.parametrize("direction", ["write", "read"])
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_index_arrays_may_change_while_the_lane_is_full(
+    open_context: OpenContext, provider: str, direction: str
+) -> None:
+    """On an event loop the control thread posts later, and must not see what they are by then."""
+    options = Options(providers=(provider,), timeout=PATIENCE_S)
+    here, there = open_context(options), open_context(options)
+    page, pool = 64 * 1024, times(600)
+    mine, theirs = np.zeros((pool, page), np.uint8), np.zeros((pool, page), np.uint8)
+    source, target = (mine, theirs) if direction == "write" else (theirs, mine)
+    source[:] = np.random.default_rng(1).integers(1, 255, page, np.uint8)
+    source[:, :8] = np.arange(pool, dtype=np.uint64)[:, None].view(np.uint8)
+    handle = there.register(theirs).share("rw")
+    here.write(mine[:1], handle[:page]).result(PATIENCE_S)
+    theirs[0] = source[0] if direction == "read" else 0
+
+    async def reuse() -> None:
+        index = np.zeros(1, np.int64)
+        operations = []
+        for number in range(pool):
+            index[0] = number
+            if direction == "write":
+                operations.append(here.write_pages(mine, handle, index, index, page_bytes=page))
+            else:
+                operations.append(here.read_pages(handle, mine, index, index, page_bytes=page))
+        index[0] = 0
+        await zh.gather(operations)
+
+    asyncio.run(reuse())
+    assert not [number for number in range(pool) if not np.array_equal(source[number], target[number])]
 
 
 BAD_LISTS: dict[str, tuple[Any, Any, int]] = {

@@ -82,6 +82,21 @@ class TestAfterAStream:
         context.read_pages(target.handle, into.memory, pages, pages, page_bytes=page, stream=stream).result(LIMIT_S)
         into.expect(0, 24 * page, 5)
 
+    def test_index_arrays_may_change_before_the_stream_gets_there(self, world: World, stream: Stream) -> None:
+        page = 4096
+        source, target = world.buffer("sim", NBYTES), world.target("numpy", NBYTES)
+        source.fill(0, NBYTES, 6)
+        world.here.write(source.memory[:8], target.handle[:8]).result(LIMIT_S)
+        target.poison()
+        pages = np.array([0, 1])
+        stream.stand_still()
+        operation = world.here.write_pages(source.memory, target.handle, pages, pages, page_bytes=page, stream=stream)
+        pages[:] = [6, 7]
+        stream.release()
+        operation.result(LIMIT_S)
+        target.settle(0, 2 * page, 6)
+        target.expect_poison()
+
     def test_others_do_not_wait_for_it(self, world: World, stream: Stream) -> None:
         source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
         stream.stand_still()

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers import teardown
+from zerohop.core.peers.session import Session
 from zerohop.core.runtime.gate import Gate
+from zerohop.core.transfers.quick_use import QuickUse
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -73,6 +76,54 @@ def test_a_step_of_a_conversation(open_context: OpenContext) -> None:
         connection.send(b"x").result(PATIENCE_S)
     here.write(b"b" * NBYTES, handle).result(PATIENCE_S)
     assert target.tobytes() == b"b" * NBYTES
+
+
+@pytest.mark.parametrize("step", ["begin_import", "_try"])
+def test_a_first_use(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """It ends at once, whichever step of it fails, or takes the long way; and more than a gate lets in hold up none."""
+    here, there = open_context(Options()), open_context(Options())
+    pool = there.alloc(NBYTES * 8)
+    memory = here.alloc(8)
+    here.write(memory, pool[:8].share("rw")).result(PATIENCE_S)
+    owner: Any = Session if step == "begin_import" else QuickUse
+    function = getattr(owner, step)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, step, fail)
+        failing = [here.write(memory, pool[k * 8 : k * 8 + 8].share("rw")) for k in range(400)]
+        for operation in failing:
+            error = operation.exception(PATIENCE_S)
+            assert error is None or not isinstance(error, zh.DeadlineExceeded), error
+    assert getattr(owner, step) is function
+    eventually(lambda: not here._core.deferred, "operations that have ended are kept")
+    assert not any(gate._inside for gate in here._core.gates.values())
+    for attempt in range(3):
+        try:
+            here.write(memory, pool[8:16].share("rw")).result(PATIENCE_S)
+        except zh.PeerLost:
+            assert attempt < 2
+        else:
+            break
+
+
+@pytest.mark.parametrize("part", ["lanes", "_imports", "_exports", "_rpc"])
+def test_the_end_of_a_conversation(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """What it could not end is ended soon, and nothing of it stays."""
+    here, there = open_context(Options()), open_context(Options())
+    handle = there.alloc(NBYTES).share("rw")
+    memory = here.alloc(NBYTES)
+    here.write(memory, handle).result(PATIENCE_S)
+    link = here.connections[0]._link
+    session = link.session
+    failures = _fail_once(monkeypatch, getattr(session, part), "end")
+    here.connections[0].close()
+    eventually(lambda: link.gone and not failures, "the link was never taken apart")
+    assert link.session is None
+    assert link.ending is None
+    here.write(memory, handle).result(PATIENCE_S)
 
 
 def test_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ from zerohop.errors import (
     Unsupported,
     ZerohopError,
     from_native,
-    from_os,
+    named,
     of_sandbox,
-    out_of_descriptors,
     out_of_memory,
     too_many_threads,
 )
@@ -68,9 +67,11 @@ def error_of_engine(error: BaseException) -> BaseException:
     if isinstance(error, NativeError) and error.args[1] == NOT_ALLOWED:  # it names the call
         return _of_native(error)
     if isinstance(error, NativeError):
-        # Imported here because a Context that opens needs none of it.
-        from zerohop.machine.host import why_no_context
-
+        try:
+            # Imported here because a Context that opens needs none of it.
+            from zerohop.machine.host import why_no_context
+        except (ImportError, OSError):  # the system refuses what an import needs, too
+            return _of_native(error)
         why, fix = why_no_context()
         return Unsupported(why, fix=fix, operation="open") if why else _of_native(error)
     if isinstance(error, OSError):  # a native thread could not be started
@@ -91,11 +92,12 @@ def error_of_parts(error: BaseException, seconds: float) -> BaseException:
             fix="open the Context before that work begins, or have it give the lock up now and then",
             operation="open",
         )
-    if isinstance(error, ZerohopError):
-        error.operation = error.operation or "open"
-    elif isinstance(error, OSError) and out_of_descriptors(error):
-        return from_os(error, operation="open")
-    return error
+    found = named(error)
+    if isinstance(found, ZerohopError):
+        found.operation = "open"
+    elif isinstance(found, OSError):
+        return Unsupported(f"the system refuses what a Context needs: {found.strerror or found}", operation="open")
+    return found
 
 
 def _of_native(error: NativeError) -> BaseException:

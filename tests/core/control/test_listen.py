@@ -75,6 +75,16 @@ def test_the_zone_of_a_link_local_address() -> None:
     assert listener._with_zone(("127.0.0.1", 5)) == "127.0.0.1"
 
 
+def test_a_zone_that_is_no_interface() -> None:
+    with pytest.raises(zh.Unsupported, match=r"cannot listen on \[fe80::1%nosuch0\]") as caught:
+        zh.Context(listen="[fe80::1%nosuch0]:0", insecure=True)
+    assert "interface" in caught.value.fix
+    failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    why, fix = dial._unreached(address.parse("zerohop://[fe80::1%25nosuch0]:5"), failure)
+    assert why.startswith("there is no interface 'nosuch0' here")
+    assert "[fe80::1%25eth0]:5" in fix
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

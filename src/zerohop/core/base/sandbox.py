@@ -12,7 +12,7 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from zerohop.errors import named, of_sandbox
+from zerohop.errors import NO_MEMORY, OUT_OF_WATCHES, from_native, named, of_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +94,8 @@ def _watching() -> Iterator[None]:
         with naming("epoll_ctl", ""):
             yield
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise from_native(NO_MEMORY, OUT_OF_WATCHES, f"epoll_ctl: {error.strerror}") from None
         raise named(error) from None
 
 

@@ -175,6 +175,12 @@ def _unreached(where: Address, failure: OSError | None) -> tuple[str, str]:
     """Return why nobody was reached by TCP, and what to check."""
     # The URL may come from a stranger.
     host = shlex.quote(where.host)
+    bare, _, zone = where.host.partition("%")
+    if isinstance(failure, socket.gaierror) and ":" in bare and zone:
+        return (
+            f"there is no interface {zone!r} here, which the address {where.host} is to be reached by",
+            f"name the interface of this host that leads there, as in [{bare}%25eth0]:{where.port}: ip -6 route",
+        )
     if isinstance(failure, socket.gaierror):
         said = f"no host is called {where.host!r} here: {failure.strerror}"
         return said, f"check the host in the URL, and how this host finds it: getent hosts {host}"

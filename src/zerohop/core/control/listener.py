@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Tokens that were given up and are still known, so that a peer that comes too late is told from a stranger.
 _FORGOTTEN: Final = 256
+_ANOTHER: Final = "choose another address; port 0 takes a free port"
 # Seconds after a failed accept() until the next one.
 _ACCEPT_PAUSE_S: Final = 0.1
 # Place of the interface's number in an IPv6 socket's address.
@@ -79,9 +80,10 @@ class Listeners:
             self.close()
             if out_of_descriptors(error):
                 raise from_os(error, operation="listen") from None
+            zone = isinstance(error, socket.gaierror) and "%" in where
             raise Unsupported(
                 f"cannot listen on {where}: {error.strerror or error}",
-                fix="choose another address; port 0 takes a free port",
+                fix="name an interface of this host behind the %: ip -6 addr" if zone else _ANOTHER,
                 operation="listen",
             ) from None
         except BaseException as error:

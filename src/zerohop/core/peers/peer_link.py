@@ -66,16 +66,18 @@ class PeerLink(Link):
         session: the conversation; None before it begins and once the link is lost.
         partner: the other end, of a Context that talks to itself.
         parting: the task that closes the link from this side.
+        ending: the conversation of a lost link, until all that waits for the peer has ended.
         losing, gone: whether the link is being taken apart because its peer is lost, and whether that is done.
     """
 
-    __slots__ = ("gone", "losing", "parting", "partner", "session")
+    __slots__ = ("ending", "gone", "losing", "parting", "partner", "session")
 
     def __init__(self, core: Runtime, peer: str) -> None:
         super().__init__(core, peer)
         self.session: Conversation | None = None
         self.partner: PeerLink | None = None
         self.parting: asyncio.Task[None] | None = None
+        self.ending: Conversation | None = None
         self.losing = self.gone = False
 
     def process(self) -> PeerProcess | None:

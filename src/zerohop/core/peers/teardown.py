@@ -13,6 +13,8 @@ from zerohop.errors import copy_of
 # Seconds that lanes have to end what is under way, and between two looks.
 _LAST_WORK_S: Final = 1.0
 _LOOK_PAUSE_S: Final = 0.001
+# Seconds after which what there was no memory for is tried again.
+_AGAIN_S: Final = 0.1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,17 +72,22 @@ async def wait_while(link: PeerLink, busy: Callable[[Lane], bool]) -> None:
 def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:
     """Lose a link: nothing goes to or comes from its peer any more. Idempotent.
 
-    A call that fails, out of memory, leaves the link lost; the next call does the rest.
+    A call that fails, out of memory, leaves the link lost; the rest is done soon, or by the next call.
     """
     if link.losing or link.gone:
         return
     link.losing = True
     try:
+        core.arrivals.forget(link)  # first: nobody is to be given a peer that is known to be lost
         error = link.lost or link.closing or error
         # The error is copied, because its traceback would keep alive everything that its frames know.
         link.lost = link.lost or copy_of(error)
         _take_apart(core, link, error, status, reason)
         link.gone = True
+    except MemoryError:
+        link.losing = False  # first: the next line may have no memory, either
+        core.control.loop.call_later(_AGAIN_S, lose, core, link, error, status, reason)
+        raise
     finally:
         link.losing = False
 
@@ -95,20 +102,21 @@ def _take_apart(core: PeerCore, link: PeerLink, error: ZerohopError, status: Sta
     _drop_peer(core, link, status, reason)
     for route in list(link.routes):
         route.drop()
-    while link.imports:
-        unmap(core, link.imports.popitem()[1])
+    for key, imported in list(link.imports.items()):
+        unmap(core, imported)
+        link.imports.pop(key, None)
     link.allocations.clear()
     core.shares.lost(link)
-    core.arrivals.forget(link)
     _forget(core, link)
     for reference in core.watchers.valuerefs():
         watcher = reference()
         if watcher is not None:
             watcher.peer_lost(link, error)
-    session, link.session = link.session, None
     link.message_lane, link.lanes = None, {}
-    if session is not None:
-        session.end(error)
+    link.ending, link.session = link.session or link.ending, None
+    if link.ending is not None:
+        link.ending.end(error)
+        link.ending = None
 
 
 def _forget(core: PeerCore, link: PeerLink) -> None:
@@ -118,11 +126,12 @@ def _forget(core: PeerCore, link: PeerLink) -> None:
     logger.info("%s: %s is gone: %s", core.name, link.label, str(link.lost))
     if core.connected.get(link.peer) is link:
         del core.connected[link.peer]
-    partner, link.partner = link.partner, None
-    if partner is not None and partner.lost is None:
+    partner = link.partner
+    if partner is not None and not partner.gone:
         error = link.lost
         assert error is not None  # lose() has set it
         lose(core, partner, copy_of(error), Status.PEER_LOST, Reason.LANE_CLOSED)
+    link.partner = None
 
 
 def _drop_peer(core: PeerCore, link: PeerLink, status: Status, reason: Reason) -> None:

@@ -112,6 +112,7 @@ class ControlThread:
                 callback(*args)
             except Exception as error:  # noqa: BLE001 - the calls behind it must run
                 self._report(error)
+                self._make_up_for(error)
         self._woken = True
         self.loop.call_soon(self._run_calls)
 

@@ -19,7 +19,7 @@ from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
 from zerohop.core.runtime.served import serve
 from zerohop.core.runtime.wait import ended
-from zerohop.errors import ZerohopError, copy_of, from_native
+from zerohop.errors import ZerohopError, copy_of, from_native, named
 
 if TYPE_CHECKING:
     import asyncio
@@ -240,6 +240,13 @@ class Work(NamedTuple):
         """End the operation with its value or its error, unless it has ended."""
         _conclude(self.core, self.operation, self.native, value, error)
 
+    def give_up(self, error: BaseException) -> None:
+        """End the operation, because a failure, such as lack of memory, has ended the work before its end."""
+        try:
+            self.conclude(None, error if isinstance(error, Exception) else None)
+        finally:
+            self.end()
+
     def end(self) -> None:
         """Tidy up in place of the work."""
         _ended(self.core, self.operation, self.at_end)
@@ -256,10 +263,15 @@ def _ended(core: Runtime, operation: Deferred[T], at_end: Callable[[], object] |
 def _start(work: Work, shortcut: Callable[[Work], object] | None) -> None:
     if work.operation._gate is not None and work.native.done():  # cancelled, or too late, while it waited at the gate
         work.core.control.call(work.end)
-    elif shortcut is not None:
-        shortcut(work)
-    else:
-        work.begin()
+        return
+    try:
+        if shortcut is not None:
+            shortcut(work)
+        else:
+            work.begin()
+    except BaseException as error:
+        work.give_up(error)
+        raise
 
 
 async def _run(
@@ -291,6 +303,8 @@ def _conclude(
     operation._payload = payload
     if isinstance(error, NativeError):
         error = from_native(*error.args, operation=operation._kind, **operation._where())
+    elif isinstance(error, (MemoryError, OSError)) and isinstance(of_library := named(error), ZerohopError):
+        error = of_library
     if error is not None:
         operation._failure = error
     if operation._failure is None:

@@ -62,10 +62,12 @@ def launch(
     *,
     nowait: bool = False,
     room: str = PLAIN,
+    own: Callable[[], object] | None = None,
 ) -> Operation[int]:
     """Find the route and post on it; if either takes time, have the control thread do it.
 
     ``value_from`` is NBYTES, NATIVE_VALUE or BYTES_DONE; ``room`` is what a full lane may lack (message_lane.py).
+    ``own`` is called before this returns if ``post`` is to be called later: it copies what the caller may change.
     """
     core.check_open()
     for _ in range(_ATTEMPTS):
@@ -85,7 +87,9 @@ def launch(
                 if nowait:
                     raise from_native(*error.args, operation=kind, **where(route)) from None
                 if on_event_loop():
-                    return _post_later(core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, room)
+                    return _post_later(
+                        core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, room, own=own
+                    )
                 posted = post(route.id, False)
         except NativeError as error:
             core.check_open()
@@ -99,7 +103,7 @@ def launch(
         # A handle with another address for the same memory fails by itself.
         key = key_of(remote), remote.url
         return first_use(core, kind, nbytes, key, lambda: find_route(core, view, remote))
-    return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, room)
+    return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, room, own=own)
 
 
 def launch_after(
@@ -112,6 +116,7 @@ def launch_after(
     post: Callable[..., int | Op],
     stream: Stream,
     room: str,
+    own: Callable[[], object] | None = None,
 ) -> Operation[int]:
     """Launch like ``launch``, but begin the transfer after the work that is queued on a stream by now.
 
@@ -143,7 +148,7 @@ def launch_after(
     except NativeError as error:
         core.check_open()
         raise from_native(*error.args, operation=kind) from None
-    return _post_later(core, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, room, reached)
+    return _post_later(core, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, room, reached, own=own)
 
 
 def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
@@ -225,11 +230,15 @@ def _post_later(
     post: Post,
     room: str,
     reached: Op | None = None,
+    *,
+    own: Callable[[], object] | None,
 ) -> Operation[int]:
     """Have the control thread find the route, unless it is given, and post on it once there is room.
 
     ``reached`` must end before the post.
     """
+    if own is not None:
+        own()
     # Thousands of these may wait at once, so that this makes as few objects as it can.
     work = functools.partial(
         _find_and_post, core, view, remote, route, nbytes, value_from, deadline_ns, post, room, reached

@@ -130,12 +130,17 @@ class QuickUse:
     def _use(self, imported: asyncio.Future[None]) -> None:
         self._stop_waiting()
         work = self._work
-        if work.native.done():
-            work.end()
-        elif imported.cancelled() or imported.exception() is not None:
-            work.begin()
-        else:
-            self._try()
+        try:
+            if work.native.done():
+                work.end()
+            elif imported.cancelled() or imported.exception() is not None:
+                work.begin()
+            else:
+                self._try()
+        except BaseException as error:
+            if self._posted is None:  # nobody else knows of the operation any more
+                work.give_up(error)
+            raise
 
     def _try(self) -> None:
         """Post, if the route is found and the lane has room."""

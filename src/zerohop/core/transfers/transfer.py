@@ -146,10 +146,12 @@ def transfer_pages(
         route = ready_route(core, view, remote) if not core.closed else None
     except ZerohopError:
         route = None  # launch() meets it again, and knows what to do
-    if route is None:
-        # The pages are posted later. Wrong numbers must raise ValueError now, and the caller may change the arrays.
-        if _outside(here, page_bytes, view.nbytes):
-            raise ValueError(f"{kind}: a page number is negative, or its page not within the {view.nbytes} bytes here")
+    # The pages may be posted later, and wrong numbers must raise ValueError now.
+    if route is None and _outside(here, page_bytes, view.nbytes):
+        raise ValueError(f"{kind}: a page number is negative, or its page not within the {view.nbytes} bytes here")
+
+    def own() -> None:
+        nonlocal here, there
         here, there = here.copy(), there.copy()
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
@@ -172,14 +174,14 @@ def transfer_pages(
 
     room = PLAIN if number == NO_NOTIFY else NOTIFIED
     if stream is not None:
-        return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room)
+        return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room, own)
     if route is not None:
         # This is the beginning of launch() for a route that was found already; launch() handles all errors.
         try:
             return posted_operation(core, kind, route, nbytes, post(route.id, True), view, NBYTES)
         except NativeError:
             pass
-    return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, room=room)
+    return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, room=room, own=own)
 
 
 def atomic(
@@ -322,7 +324,7 @@ def _word(value: int) -> int:
 
 def index_array(numbers: Pages, what: str = "page numbers") -> np.ndarray[Any, np.dtype[np.int64]]:
     """Convert numbers, which errors call ``what``, to the form that the native call takes."""
-    if type(numbers) is np.ndarray and numbers.dtype is _INT64 and numbers.ndim == 1 and numbers.flags.c_contiguous:
+    if type(numbers) is np.ndarray and numbers.dtype is _INT64 and numbers.ndim == 1 and numbers.flags.carray:
         return numbers
     if is_masked(numbers):
         raise TypeError(f"{what} in a masked array, whose mask would be lost. Fix: pass x.data, or x.compressed()")
@@ -341,7 +343,7 @@ def index_array(numbers: Pages, what: str = "page numbers") -> np.ndarray[Any, n
         raise TypeError(f"{what} are integers, not {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= _TOO_LONG:
         raise ValueError(f"{what} of 2**63 and more are beyond any memory")
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return np.require(array, np.int64, ("C", "A", "E"))
 
 
 def _outside(pages: np.ndarray[Any, np.dtype[np.int64]], page_bytes: int, nbytes: int) -> bool:
