@@ -43,7 +43,6 @@ class QuickUse:
         "_post",
         "_posted",
         "_remote",
-        "_token",
         "_value_from",
         "_view",
         "_work",
@@ -64,13 +63,13 @@ class QuickUse:
         """Begin.
 
         Args:
-            core: as in ``launch``, like the next six.
-            view: see there.
-            remote: see there.
-            nbytes: see there.
-            value_from: see there.
-            deadline_ns: see there.
-            post: see there.
+            core: the core of the Context.
+            view: the memory here.
+            remote: the handle of the memory there.
+            nbytes: bytes that the operation moves.
+            value_from: NBYTES, NATIVE_VALUE or BYTES_DONE.
+            deadline_ns: on the monotonic clock; 0: none.
+            post: posts natively, given route id and ``nowait``.
             find: finds the route once the memory is here; None if more is missing.
             work: the work of the operation, as ``defer`` hands it to a shortcut.
         """
@@ -79,7 +78,6 @@ class QuickUse:
         self._post, self._find = post, find
         self._work = work
         self._posted: Op | None = None
-        self._token = 0
         self._forget: Callable[[], object] | None = None
         self._imported: asyncio.Future[None] | None = None
         link = core.connected.get(remote.owner)
@@ -146,17 +144,17 @@ class QuickUse:
         """Post, if the route is found and the lane has room."""
         work = self._work
         work.operation.say_when_late(None)
+        posted: int | tuple[int, int] | Op | None = None
         try:
             route = self._find(self._core, self._view, self._remote)
-            if route is None:
-                work.begin()
-                return
-            attach(work.operation, route)
-            posted = self._post(route.id, True)
+            if route is not None:
+                attach(work.operation, route)
+                posted = self._post(route.id, True)
         except Exception:  # noqa: BLE001 - nothing was posted, and the task meets the same
+            posted = None
+        if posted is None:
             work.begin()
-            return
-        if isinstance(posted, (int, tuple)):
+        elif isinstance(posted, (int, tuple)):
             self._end(posted)
         else:
             work.operation.prepared()
