@@ -52,6 +52,12 @@ struct PyOp {
     }
 };
 
+// An operation that has ended, and that a lane may still hold. It keeps what operations are made of, and no engine.
+struct PyHeldOp {
+    std::shared_ptr<OperationSlab> slab;
+    OpRef op; // destroyed before the slab
+};
+
 // A group of operations that end together.
 struct PyGroup { // no engine, so that a Transport that has ended does not keep one alive
     std::shared_ptr<OperationGroup> group = std::make_shared<OperationGroup>();

@@ -3,6 +3,7 @@
 
 #include "bind/common.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -85,6 +86,11 @@ void register_operation(nb::module_& m) {
             "drain", [](const PyBell& self) { return self.bell->drain(); }, nb::call_guard<Released>())
         .def("close", [](const PyBell& self) { self.bell->close(); });
 
+    nb::class_<PyHeldOp>(m, "HeldOp", "An operation that has ended. It keeps no engine.")
+        .def_prop_ro(
+            "held", [](const PyHeldOp& self) { return self.op->holders() > 1; },
+            "Whether a lane holds it still, and may move its bytes.");
+
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
         // done() polls, too, because a thread that calls it in a loop may be the only one to do so.
         .def("done",
@@ -106,9 +112,15 @@ void register_operation(nb::module_& m) {
         .def_prop_ro("asked", [](const PyOp& self) { return self.asked; })
         .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
         .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
-        .def_prop_ro(
-            "held", [](const PyOp& self) { return self.op && self.op->holders() > 1; },
-            "Whether a lane has it still, and may move its bytes, although it may have ended.")
+        .def(
+            "outlived",
+            [](const PyOp& self) -> std::optional<PyHeldOp> {
+                if (!self.op || self.op->holders() < 2) {
+                    return std::nullopt;
+                }
+                return PyHeldOp{self.engine->shared_operations(), self.op};
+            },
+            "What tells until when a lane holds the operation, which has ended; None if none does.")
         .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })
         .def_prop_ro("value", [](const PyOp& self) { return self.op ? self.op->value() : self.value; })
         .def_prop_ro("started_ns", [](const PyOp& self) { return self.op ? self.op->started_ns() : self.started_ns; })

@@ -25,10 +25,13 @@ class Host {
 public:
     // `ended` is called after each operation that has ended.
     Host(uint64_t heartbeat_ns, std::vector<std::shared_ptr<accel::Driver>> drivers, std::function<void()> ended)
-        : heartbeat_ns_(heartbeat_ns), operations_(std::move(ended)), accelerators_(std::move(drivers)) {}
+        : heartbeat_ns_(heartbeat_ns), operations_(std::make_shared<OperationSlab>(std::move(ended))),
+          accelerators_(std::move(drivers)) {}
     virtual ~Host() = default;
 
-    [[nodiscard]] OperationSlab& operations() { return operations_; }
+    [[nodiscard]] OperationSlab& operations() { return *operations_; }
+    // For those who look at an operation after the engine has gone.
+    [[nodiscard]] const std::shared_ptr<OperationSlab>& shared_operations() const { return operations_; }
     [[nodiscard]] ShareTable& shares() { return shares_; }
     [[nodiscard]] Accelerators& accelerators() { return accelerators_; }
     [[nodiscard]] DeviceAtomics& device_atomics() { return device_atomics_; } // poller
@@ -82,7 +85,7 @@ private:
 
     const uint64_t heartbeat_ns_;
     std::atomic<uint64_t> kept_bytes_{0};
-    OperationSlab operations_;
+    const std::shared_ptr<OperationSlab> operations_;
     ShareTable shares_;
     Accelerators accelerators_;
     DeviceAtomics device_atomics_{accelerators_};

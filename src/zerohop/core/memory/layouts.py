@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BYTES: Final = b""
 # The order of the axes, as in C: the last axis is the innermost.
 ROWS: Final = b"rows"
+# The layouts of which the bytes lie in the order of the numbers.
+IN_ORDER: Final = (ROWS, BYTES)
 # NumPy and PyTorch have no arrays of more axes.
 MAX_AXES: Final = 64
 # A handle has no room for more.
@@ -93,7 +95,7 @@ def require_rows(layout: bytes | None, what: str, copy: str, *, as_bytes: bool) 
 
 def is_permuted(layout: bytes) -> bool:
     """Tell whether the axes of an array lie in another order than that of their numbers."""
-    return layout not in (ROWS, BYTES)
+    return layout not in IN_ORDER
 
 
 def same_places(here: bytes, there: bytes) -> bool:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop.core.base.peer_process import PeerProcess
+    from zerohop.core.lanes.imported import Import
     from zerohop.core.lanes.lanes import Lanes
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
@@ -67,10 +68,11 @@ class PeerLink(Link):
         partner: the other end, of a Context that talks to itself.
         parting: the task that closes the link from this side.
         ending: the conversation of a lost link, until all that waits for the peer has ended.
+        unmapping: the peer's memory that a lost link has still to give up.
         losing, gone: whether the link is being taken apart because its peer is lost, and whether that is done.
     """
 
-    __slots__ = ("ending", "gone", "losing", "parting", "partner", "session")
+    __slots__ = ("ending", "gone", "losing", "parting", "partner", "session", "unmapping")
 
     def __init__(self, core: Runtime, peer: str) -> None:
         super().__init__(core, peer)
@@ -78,6 +80,7 @@ class PeerLink(Link):
         self.partner: PeerLink | None = None
         self.parting: asyncio.Task[None] | None = None
         self.ending: Conversation | None = None
+        self.unmapping: list[Import] = []
         self.losing = self.gone = False
 
     def process(self) -> PeerProcess | None:

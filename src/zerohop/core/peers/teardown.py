@@ -102,9 +102,12 @@ def _take_apart(core: PeerCore, link: PeerLink, error: ZerohopError, status: Sta
     _drop_peer(core, link, status, reason)
     for route in list(link.routes):
         route.drop()
-    for key, imported in list(link.imports.items()):
-        unmap(core, imported)
-        link.imports.pop(key, None)
+    # No route is made of them from now on; what could not be unmapped for lack of memory is left to the next call.
+    link.unmapping.extend(link.imports.values())
+    link.imports.clear()
+    while link.unmapping:
+        unmap(core, link.unmapping[-1])
+        link.unmapping.pop()
     link.allocations.clear()
     core.shares.lost(link)
     _forget(core, link)

@@ -44,13 +44,18 @@ class Cancellable(Protocol):
 
 
 class _Parts:
-    """Stands for the operations of the lanes that carry out one operation together."""
+    """Stands for the operations that carry out one operation together."""
 
     def __init__(self, operations: list[Operation[Any]]) -> None:
         self._operations = operations
 
+    def outlived(self) -> _Parts | None:
+        """Return this if bytes of any of them may still move, else None."""
+        return self if self.held else None
+
     @property
     def held(self) -> bool:
+        """Tell whether bytes of any of them may still move."""
         return any(operation.memory_in_use for operation in self._operations)
 
 

@@ -30,12 +30,19 @@ CTRL_C_NS: Final = 200_000_000
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
-class Carrier(Protocol):
-    """Declares the part of a native operation that outlives its end."""
+class Held(Protocol):
+    """Declares what remains of an operation that has ended before its lane was done with it. It keeps no engine."""
 
     @property
     def held(self) -> bool:
         """Tell whether a lane may still move its bytes."""
+
+
+class Carrier(Protocol):
+    """Declares an operation of a lane, or several, that move the bytes."""
+
+    def outlived(self) -> Held | None:
+        """Return what tells until when a lane holds it; None if none does any more. Called after its end."""
 
 
 class InFlight(NativeInFlight, Operation[T]):
@@ -48,8 +55,9 @@ class InFlight(NativeInFlight, Operation[T]):
 
     # None once `_finish` has read the outcome.
     _native: Op | None
-    # The operation of the lane whose bytes may still move after the end; not set while there is none.
-    _carrier: Carrier
+    # The operation of the lane that moves the bytes, if that is another than the native one; not set if it is not.
+    # After the end, what may still move them; None after one that ended well.
+    _carrier: Carrier | Held | None
     # Keeps the Memory alive: if dropped, it would close while the user still waits for this operation.
     _keep: object
     _value: T
@@ -91,11 +99,15 @@ class InFlight(NativeInFlight, Operation[T]):
 
     @property
     def memory_in_use(self) -> bool:
-        native = self._native
-        if self._core.forked or (native is not None and not native.done()):
-            return not self._core.forked
-        carrier: Carrier | None = getattr(self, "_carrier", native)
-        return carrier is not None and not self._core.closed and carrier.held
+        core, native = self._core, self._native
+        if core.forked:
+            return False
+        if native is not None:
+            if not native.done():
+                return True
+            self._wait(native, 0)
+        left: Any = getattr(self, "_carrier", None)
+        return left is not None and not core.closed and left.held
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
@@ -185,13 +197,14 @@ class InFlight(NativeInFlight, Operation[T]):
         self._error = None
         if status == Status.OK:
             self._value = self._value_of(native)
+            self._carrier = None
         else:
-            if not hasattr(self, "_carrier"):
-                self._carrier = native
+            carrier: Any = getattr(self, "_carrier", native)
+            self._carrier = carrier and carrier.outlived()
             if not self._cancelled:
                 self._error = self._error_of(native)
                 if isinstance(self._error, ZerohopError):
-                    self._error.memory_in_use = self._carrier.held
+                    self._error.memory_in_use = self._carrier is not None
         # This is set last, because other threads then take the outcome from this object.
         self._native = None
         self._keep = None

@@ -9,7 +9,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.access import layout_of, offset_of, region_of
-from zerohop.core.memory.layouts import is_permuted, without_order
+from zerohop.core.memory.layouts import IN_ORDER, without_order
 from zerohop.core.memory.register import view_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
 from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES, InFlight, begun
@@ -97,7 +97,7 @@ class Connection(Closeable, NotCopyable):
     def _send(self, source: Memory | View | Any, timeout: float | None, *, nowait: bool) -> Operation[int]:
         core, link = self._core, self._link
         view = view_of(core, source)
-        if is_permuted(layout_of(view)):
+        if layout_of(view) not in IN_ORDER:  # no call: each message waits for this
             raise without_order()
         deadline = core.deadline(timeout)
 
@@ -252,7 +252,7 @@ def _room_for_message(core: Core, into: Memory | View | Any) -> Memory | View:
     view = view_of(core, into)
     if view.readonly:
         raise ValueError("cannot receive into read-only memory")
-    if is_permuted(layout_of(view)):
+    if layout_of(view) not in IN_ORDER:  # no call: each message waits for this
         raise without_order()
     return view
 
