@@ -51,13 +51,14 @@ class InFlight(NativeInFlight, Operation[T]):
     The native call that posts a transfer makes most of these objects (native/bind/transfers.cpp).
     """
 
-    __slots__ = ("_cancelled", "_carrier", "_elapsed_ns", "_error", "_value")
+    __slots__ = ("_cancelled", "_carrier", "_elapsed_ns", "_error", "_left", "_value")
 
     # None once `_finish` has read the outcome.
     _native: Op | None
-    # The operation of the lane that moves the bytes, if that is another than the native one; not set if it is not.
-    # After the end, what may still move them; None after one that ended well.
-    _carrier: Carrier | Held | None
+    # The operation of the lane that moves the bytes, if that is another than the native one; None once it has ended.
+    _carrier: Carrier | None
+    # What may still move the bytes after the end; not set after one that ended well.
+    _left: Held | None
     # Keeps the Memory alive: if dropped, it would close while the user still waits for this operation.
     _keep: object
     _value: T
@@ -106,7 +107,7 @@ class InFlight(NativeInFlight, Operation[T]):
             if not native.done():
                 return True
             self._wait(native, 0)
-        left: Any = getattr(self, "_carrier", None)
+        left: Held | None = getattr(self, "_left", None)
         return left is not None and not core.closed and left.held
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -197,14 +198,15 @@ class InFlight(NativeInFlight, Operation[T]):
         self._error = None
         if status == Status.OK:
             self._value = self._value_of(native)
-            self._carrier = None
         else:
-            carrier: Any = getattr(self, "_carrier", native)
-            self._carrier = carrier and carrier.outlived()
+            carrier = getattr(self, "_carrier", native)
+            if carrier is not None:  # or another thread has taken the outcome
+                self._left = carrier.outlived()
             if not self._cancelled:
                 self._error = self._error_of(native)
                 if isinstance(self._error, ZerohopError):
-                    self._error.memory_in_use = self._carrier is not None
+                    self._error.memory_in_use = getattr(self, "_left", None) is not None
+        self._carrier = None
         # This is set last, because other threads then take the outcome from this object.
         self._native = None
         self._keep = None
