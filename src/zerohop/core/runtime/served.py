@@ -79,7 +79,7 @@ async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | No
         raise silent_error(peer.peer, "the peer does not answer")
     if future.cancelled() and peer.lost is not None:
         raise copy_of(peer.lost)
-    try:
-        future.result()
-    except ZerohopError as error:
-        raise copy_of(error) from None
+    # Not by result(), which would leave this task's frames, and the operation, with an error that several tasks share.
+    error = future.exception()
+    if error is not None:
+        raise copy_of(error) if isinstance(error, ZerohopError) else error
