@@ -108,6 +108,10 @@ Posted Engine::post_receive(const Request& request) {
     }
     OpRef op = operations().create(request.deadline_ns, request.started_ns);
     receives_.add({op, std::move(local), request.local_offset, request.nbytes});
+    if (closed()) { // since the look above; nobody else would end it
+        op->finish({Status::closed, Reason::context_closed});
+        receives_.drop_ended();
+    }
     posted_.fetch_add(1, std::memory_order_relaxed);
     std::vector<std::shared_ptr<Endpoint>> lanes;
     {

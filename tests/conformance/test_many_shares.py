@@ -158,7 +158,7 @@ class TestCounts:
     def test_one_that_gives_up_lets_the_next_in(
         self, open_context: OpenContext, provider: str, kind: Kind, way: str
     ) -> None:
-        """Those that wait for a peer that does not answer end in time, and hold up none that come later."""
+        """Operations that wait for a peer that does not answer end in time, and hold up none that come later."""
         both = _Both(open_context, provider, kind, MANY)
         both.owned.fill(0, MANY * PAGE, 5)
         both.here.read(both.share(0), both.mine.memory[:PAGE]).result(PATIENCE_S)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.unprivileged
 
 # More than any of the calls below needs at once.
 ENOUGH = 40
-# Of writes in one list, whose native form takes tens of megabytes.
+# Number of writes in one list, whose native form takes tens of megabytes.
 PAIRS = 4_000_000
 PAGE = 4096
 

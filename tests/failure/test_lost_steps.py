@@ -15,6 +15,7 @@ from zerohop.core.memory.shares import Shares
 from zerohop.core.peers import teardown
 from zerohop.core.peers.session import Session
 from zerohop.core.runtime.gate import Gate
+from zerohop.core.transfers import posting, transfer
 from zerohop.core.transfers.quick_use import QuickUse
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_closing_a_connection(
 
 
 def test_a_step_of_a_conversation(open_context: OpenContext) -> None:
-    """Nobody knows which task waits for a step that the loop has lost, so that every conversation begins anew."""
+    """Every conversation begins anew, because any task may wait for the step that the loop has lost."""
     here, there = open_context(Options()), open_context(Options())
     target = np.zeros(NBYTES, np.uint8)
     handle = there.register(target).share("rw")
@@ -111,7 +112,7 @@ def test_a_first_use(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("part", ["lanes", "_imports", "_exports", "_rpc"])
 def test_the_end_of_a_conversation(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """What it could not end is ended soon, and nothing of it stays."""
+    """The parts that there was no memory to end are ended soon, and nothing of the conversation stays."""
     here, there = open_context(Options()), open_context(Options())
     handle = there.alloc(NBYTES).share("rw")
     memory = here.alloc(NBYTES)
@@ -124,6 +125,53 @@ def test_the_end_of_a_conversation(open_context: OpenContext, monkeypatch: pytes
     assert link.session is None
     assert link.ending is None
     here.write(memory, handle).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_atomic_is_not_posted_twice(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """The first use of a word ends with the failure, whether the failure comes before the post or after it."""
+    here, there = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    pool = there.alloc(16)
+    here.fetch_add(pool[:8].share("rw"), 0).result(PATIENCE_S)
+    launch: Any = posting.launch
+    posts: list[int] = []
+
+    def launch_failing(*arguments: Any, **named: Any) -> Any:
+        *first, post = arguments
+
+        def fail(route: int, nowait: bool) -> Any:
+            posts.append(route)
+            if when == "after":
+                post(route, nowait)
+            raise MemoryError
+
+        return launch(*first, fail, **named)
+
+    monkeypatch.setattr(transfer, "launch", launch_failing)
+    assert here.fetch_add(pool[8:].share("rw"), 1).exception(PATIENCE_S) is not None
+    assert len(posts) == 1
+    assert pool[8:].read_bytes() == (when == "after").to_bytes(8, "little")
+
+
+def test_a_gate_whose_guests_fail() -> None:
+    """Guests behind one that fails at its beginning are let in all the same."""
+    entered: list[int] = []
+    gate = Gate()
+
+    def begin(number: int) -> None:
+        entered.append(number)
+        gate.leave()
+        if number == 1:
+            raise MemoryError
+
+    def begin_first() -> None:
+        for number in range(1, 10):
+            gate.enter(begin, number)
+        gate.leave()
+
+    with pytest.raises(MemoryError):
+        gate.enter(begin_first)
+    assert entered == list(range(1, 10))
 
 
 def test_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:

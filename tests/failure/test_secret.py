@@ -238,10 +238,10 @@ def test_both_leave_in_the_middle_of_a_setup(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def _guess(owner: zh.Context) -> RawControl:
+def _guess(owner: zh.Context, *, has_secret: bool = True) -> RawControl:
     """A wrong proof, by a peer that has no OpenSSL."""
     client = RawControl(owner.url, unix=False)
-    client.introduce(client.hello(has_secret=True))
+    client.introduce(client.hello(has_secret=has_secret))
     client.send(wire.Prove(proof=bytes(32)))
     answered = client.receive()
     assert answered is not None
@@ -289,13 +289,7 @@ def test_what_is_no_guess_slows_nobody_down(
         assert isinstance(answered[0], wire.Refuse)
         client.close()
     if secret is None:
-        client = RawControl(owner.url, unix=False)
-        client.introduce(client.hello(has_secret=False))
-        client.send(wire.Prove(proof=bytes(32)))
-        answered = client.receive()
-        assert answered is not None
-        assert isinstance(answered[0], wire.Refuse)
-        client.close()
+        _guess(owner, has_secret=False).close()
     assert not owner._core.listeners._throttle._sources
     friend = open_context(Options(providers=(provider,), secret=secret))
     assert friend.connect(_tcp_only(owner.url)).result(PATIENCE_S).peer == owner.id

@@ -61,7 +61,7 @@ VerbsDomain::VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number,
     host_.watch_device(channel_->fd);
     try {
         host_.watch_device(device_->context()->async_fd);
-    } catch (...) {
+    } catch (...) { // whatever it is: the descriptor is closed next, and its watch is counted
         host_.unwatch_device(channel_->fd);
         throw;
     }

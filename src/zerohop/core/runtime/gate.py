@@ -44,18 +44,24 @@ class Gate:
             self._admit_some()
 
     def _admit_some(self) -> None:
-        go_on = False
+        go_on, failure = False, None
         try:
             for _ in range(_A_TURN):
                 if not self._waiting or self._inside >= _MOST:
-                    return
+                    break
                 begin, args = self._waiting.popleft()
                 self._inside += 1
-                begin(*args)
-            # Imported here because `import zerohop` alone needs none of it.
-            import asyncio
+                try:
+                    begin(*args)
+                except BaseException as error:  # noqa: BLE001 - it is raised below; the others must not wait for that
+                    failure = error
+            else:
+                # Imported here because `import zerohop` alone needs none of it.
+                import asyncio
 
-            asyncio.get_running_loop().call_soon(self._admit_some)
-            go_on = True
+                asyncio.get_running_loop().call_soon(self._admit_some)
+                go_on = True
         finally:
             self._admitting = go_on
+        if failure is not None:
+            raise failure

@@ -57,7 +57,7 @@ class InFlight(NativeInFlight, Operation[T]):
     _native: Op | None
     # The operation of the lane that moves the bytes, if that is another than the native one; None once it has ended.
     _carrier: Carrier | None
-    # What may still move the bytes after the end; not set after one that ended well.
+    # The operation of a lane that may still move the bytes after the end; not set after one that ended well.
     _left: Held | None
     # Keeps the Memory alive: if dropped, it would close while the user still waits for this operation.
     _keep: object

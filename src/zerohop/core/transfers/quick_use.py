@@ -150,7 +150,7 @@ class QuickUse:
             if route is not None:
                 attach(work.operation, route)
                 posted = self._post(route.id, True)
-        except Exception:  # noqa: BLE001 - nothing was posted, and the task meets the same
+        except (NativeError, ZerohopError):  # nothing was posted, and the task meets the same; not so after others
             posted = None
         if posted is None:
             work.begin()
