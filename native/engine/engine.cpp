@@ -17,8 +17,9 @@ Engine::Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::
 Engine::~Engine() {
     close(now_ns() + 2 * kSecond);
     accelerators().stop(); // copies of devices end before the memory goes
-    endpoints_.clear();    // lanes need the poller,
-    domains_.clear();      // and go before their domains
+    bulk_threads_.stop();
+    endpoints_.clear(); // lanes need the poller,
+    domains_.clear();   // and go before their domains
 }
 
 std::shared_ptr<Registration> Engine::register_local(Domain& domain, const std::shared_ptr<Region>& region) {
@@ -99,6 +100,7 @@ bool Engine::close(uint64_t deadline_ns) {
         },
         deadline_ns, options_.spin_ns);
     poller_.stop();
+    bulk_threads_.stop();
     if (drained) {
         poller_.exclusive([&] { // callers may still be polling
             const std::lock_guard lock(endpoints_lock_);
@@ -116,6 +118,7 @@ void Engine::abandon() {
     abandoned_ = true;
     closed_.store(true);
     poller_.abandon();
+    bulk_threads_.abandon();
 }
 
 } // namespace zerohop

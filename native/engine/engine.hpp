@@ -1,6 +1,7 @@
 // The engine of one Context: its operations, lanes, shares and notifications, and the poller that drives them.
 #pragma once
 
+#include "engine/bulk_threads.hpp"
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
 #include "engine/receives.hpp"
@@ -120,6 +121,7 @@ public:
     void watch(int fd) override { poller_.watch(fd); }
     void watch_writable(int fd, bool writable) override { poller_.watch_writable(fd, writable); }
     void unwatch(int fd) override { poller_.unwatch(fd); }
+    [[nodiscard]] BulkThread& bulk_thread() override { return bulk_threads_.next(); }
     void watch_device(int fd) override { poller_.watch_device(fd); }
     void unwatch_device(int fd) override { poller_.unwatch_device(fd); }
 
@@ -164,6 +166,7 @@ private:
     NotificationQueues notifications_;
     Receives receives_;
     std::shared_ptr<CompletionQueue> events_;
+    BulkThreads bulk_threads_;
 
     // Written under the poller's exclusive right and the lock; the poller reads them without the lock. Domains outlive
     // the lanes over them.

@@ -1,51 +1,24 @@
 // How threads that sleep are woken: kicks, doorbells, and descriptors that they watch.
-#include "base/descriptor.hpp"
+#include "engine/epoll.hpp"
 #include "engine/poller.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <poll.h>
-#include <sys/epoll.h>
 
 namespace zerohop {
-
-namespace {
-
-Descriptor make_epoll() {
-    return Descriptor::made(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor (epoll_create1)");
-}
-
-void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
-    epoll_event event{};
-    event.events = events;
-    event.data.fd = fd;
-    epoll_ctl(epoll.get(), operation, fd, &event);
-}
-
-// Throws NativeError.
-void add(const Descriptor& epoll, int fd, uint32_t events) {
-    epoll_event event{};
-    event.events = events;
-    event.data.fd = fd;
-    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        raise_watching(errno);
-    }
-}
-
-} // namespace
 
 Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
     : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns), kick_fd_(Descriptor::event()),
       descriptors_epoll_(make_epoll()), progress_epoll_(make_epoll()), caller_epoll_(make_epoll()) {
-    add(progress_epoll_, kick_fd_.get(), EPOLLIN);
-    add(progress_epoll_, presence_.bell_fd(), EPOLLIN);
-    add(progress_epoll_, descriptors_epoll_.get(), EPOLLIN);
-    add(caller_epoll_, presence_.bell_fd(), EPOLLIN);
-    add(caller_epoll_, descriptors_epoll_.get(), EPOLLIN);
+    add_to(progress_epoll_, kick_fd_.get(), EPOLLIN);
+    add_to(progress_epoll_, presence_.bell_fd(), EPOLLIN);
+    add_to(progress_epoll_, descriptors_epoll_.get(), EPOLLIN);
+    add_to(caller_epoll_, presence_.bell_fd(), EPOLLIN);
+    add_to(caller_epoll_, descriptors_epoll_.get(), EPOLLIN);
 }
 
 void Poller::watch_device(int fd) {
-    add(descriptors_epoll_, fd, EPOLLIN);
+    add_to(descriptors_epoll_, fd, EPOLLIN);
     devices_.fetch_add(1);
     kick();
 }
@@ -69,14 +42,13 @@ void Poller::watch_descriptors_if_no_caller() {
 }
 
 void Poller::watch(int fd) {
-    add(descriptors_epoll_, fd, EPOLLIN | EPOLLRDHUP);
+    add_to(descriptors_epoll_, fd, kSocketReadable);
     descriptors_.fetch_add(1);
     watch_descriptors_if_no_caller();
 }
 
 void Poller::watch_writable(int fd, bool writable) {
-    control(descriptors_epoll_, EPOLL_CTL_MOD, fd,
-            static_cast<uint32_t>(EPOLLIN | EPOLLRDHUP) | (writable ? EPOLLOUT : 0U));
+    watch_room(descriptors_epoll_, fd, writable);
 }
 
 void Poller::unwatch(int fd) {

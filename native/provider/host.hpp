@@ -8,8 +8,10 @@
 #include "memory/share.hpp"
 #include "operation/operation.hpp"
 #include "operation/peer.hpp"
+#include "provider/bulk.hpp"
 #include "provider/notify.hpp"
 #include "provider/request.hpp"
+#include "provider/watcher.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -21,13 +23,13 @@
 
 namespace zerohop {
 
-class Host {
+class Host : public Watcher {
 public:
     // `ended` is called after each operation that has ended.
     Host(uint64_t heartbeat_ns, std::vector<std::shared_ptr<accel::Driver>> drivers, std::function<void()> ended)
         : heartbeat_ns_(heartbeat_ns), operations_(std::make_shared<OperationSlab>(std::move(ended))),
           accelerators_(std::move(drivers)) {}
-    virtual ~Host() = default;
+    ~Host() override = default;
 
     [[nodiscard]] OperationSlab& operations() { return *operations_; }
     // For those who look at an operation after the engine has gone.
@@ -70,12 +72,8 @@ public:
 
     // Calls f while nobody polls.
     virtual void exclusive(const std::function<void()>& f) = 0;
-    // Wakes a sleeper, because there is something to poll for.
-    virtual void kick() = 0;
-    // Has a readable descriptor wake sleepers; a writable one, too, while that is asked for.
-    virtual void watch(int fd) = 0;
-    virtual void watch_writable(int fd, bool writable) = 0;
-    virtual void unwatch(int fd) = 0;
+    // Returns a thread for a link that carries large transfers alone. Throws NativeError, or std::system_error.
+    [[nodiscard]] virtual BulkThread& bulk_thread() = 0;
     // Watches the descriptor of a device, which tells only what happens after Domain::arm().
     virtual void watch_device(int fd) = 0;
     virtual void unwatch_device(int fd) = 0;

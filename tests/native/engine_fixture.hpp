@@ -108,7 +108,11 @@ struct Side {
     // two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they order
     // anything.)
     void sync() const {
-        engine->poller().exclusive([] {});
+        engine->poller().exclusive([this] {
+            if (lane) {
+                lane->quiesce(); // its bulk threads, too
+            }
+        });
     }
 
     std::shared_ptr<Region> alloc(size_t nbytes, int device = kHostDevice) const {
@@ -177,9 +181,11 @@ struct Reach {
     uint64_t route = 0;
 };
 
-// "tls": tcp with TLS.
+// "tls": tcp with TLS; "flows": tcp with three more sockets; "tls flows": both.
 inline void connect(Side& a, Side& b, const std::string& way) {
-    const std::string provider = way == "tls" ? "tcp" : way;
+    const bool tls = way.starts_with("tls");
+    const bool flows = way.ends_with("flows");
+    const std::string provider = tls || flows ? "tcp" : way;
     a.lane = a.engine->add_endpoint(provider, a.peer->id());
     b.lane = b.engine->add_endpoint(provider, b.peer->id());
     if (provider != "tcp") {
@@ -188,11 +194,21 @@ inline void connect(Side& a, Side& b, const std::string& way) {
         a.lane->connect(of_b);
         b.lane->connect(of_a);
     } else {
-        const Sockets sockets = connected_sockets();
-        a.lane->connect({way == "tls" ? tls_settings(kDialTls) : "", {sockets.a}});
-        b.lane->connect({way == "tls" ? tls_settings(kListenTls) : "", {sockets.b}});
-        ::close(sockets.a);
-        ::close(sockets.b);
+        Address of_a{tls ? tls_settings(kDialTls) : "", {}};
+        Address of_b{tls ? tls_settings(kListenTls) : "", {}};
+        for (int count = flows ? 4 : 1; count != 0; --count) {
+            const Sockets sockets = connected_sockets();
+            of_a.fds.push_back(sockets.a);
+            of_b.fds.push_back(sockets.b);
+        }
+        a.lane->connect(of_a);
+        b.lane->connect(of_b);
+        for (const int fd : of_a.fds) {
+            ::close(fd);
+        }
+        for (const int fd : of_b.fds) {
+            ::close(fd);
+        }
     }
 }
 
@@ -360,6 +376,9 @@ inline const std::vector<Path>& every_path() {
         {"tcp sim-sim", "tcp", false, kSimDevice, kSimDevice},
         {"tls host-host", "tls", false, kHostDevice, kHostDevice},
         {"tls sim-sim", "tls", false, kSimDevice, kSimDevice},
+        {"flows host-host", "flows", false, kHostDevice, kHostDevice},
+        {"flows sim-sim", "flows", false, kSimDevice, kSimDevice},
+        {"tls flows host-host", "tls flows", false, kHostDevice, kHostDevice},
     };
     return paths;
 }

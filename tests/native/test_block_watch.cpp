@@ -59,7 +59,7 @@ TEST_CASE("block watch: local bytes that have moved, over every path") {
 }
 
 TEST_CASE("block watch: bytes of the owner that have moved are not touched") {
-    for (const char* provider : {"shm", "tcp", "tls"}) {
+    for (const char* provider : {"shm", "tcp", "tls", "flows"}) {
         CAPTURE(provider);
         Block block;
         Pair pair(provider);
@@ -78,7 +78,7 @@ TEST_CASE("block watch: bytes of the owner that have moved are not touched") {
 }
 
 TEST_CASE("block watch: a write that was announced before its bytes moved has its credit from the peer alone") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const char* provider : {"shm", "tcp", "flows"}) {
         CAPTURE(provider);
         Pair pair(provider);
         Block block;
@@ -104,7 +104,7 @@ TEST_CASE("block watch: a write that was announced before its bytes moved has it
 }
 
 TEST_CASE("block watch: messages from and into bytes that have moved") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const char* provider : {"shm", "tcp", "flows"}) {
         for (const uint64_t nbytes : {uint64_t{100}, uint64_t{5000}, uint64_t{kBytes}}) {
             CAPTURE(provider);
             CAPTURE(nbytes);

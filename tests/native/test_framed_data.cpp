@@ -211,7 +211,7 @@ TEST_CASE("lane: atomics of both sides and many threads add up") {
 }
 
 TEST_CASE("lane: notify alone, and flush") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         CAPTURE(provider);
         Pair pair(provider);
         const Reach reach = pair.reach(1 << 20);

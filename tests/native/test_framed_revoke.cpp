@@ -11,7 +11,7 @@ constexpr size_t kBytes = 4 << 20;
 } // namespace
 
 TEST_CASE("revoke: during streaming writes") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         for (const int remote : {kHostDevice, kSimDevice}) {
             for (const bool paged : {false, true}) {
                 CAPTURE(provider);
@@ -53,7 +53,7 @@ TEST_CASE("revoke: during streaming writes") {
 }
 
 TEST_CASE("revoke: during streaming reads, also when the target's own threads are posting") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         for (const int remote : {kHostDevice, kSimDevice}) {
             CAPTURE(provider);
             CAPTURE(remote);
@@ -140,7 +140,7 @@ TEST_CASE("revoke: a read that has been answered in part never ends well") {
 }
 
 TEST_CASE("revoke: atomics in flight end one way or the other") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         for (const int remote : {kHostDevice, kSimDevice}) {
             CAPTURE(provider);
             CAPTURE(remote);
@@ -214,7 +214,7 @@ TEST_CASE("revoke: does not wait for a peer that stopped in the middle of a writ
 }
 
 TEST_CASE("revoke: waits for the device's copies, and says so when they take too long") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         CAPTURE(provider);
         Pair pair(provider);
         Reach reach = pair.reach(256 * 1024, kHostDevice, kSimDevice);

@@ -117,7 +117,7 @@ TEST_CASE("memory gone: page lists and atomics") {
 }
 
 TEST_CASE("memory gone: messages, at either end") {
-    for (const std::string provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp", "flows"}) {
         for (const uint64_t nbytes : kSizes) {
             for (const bool source : {true, false}) {
                 CAPTURE(provider);

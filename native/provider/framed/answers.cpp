@@ -127,6 +127,7 @@ bool FramedEndpoint::poll_reads() {
 
 void FramedEndpoint::complete(uint32_t ticket) {
     OpRef op;
+    std::shared_ptr<Whole> whole;
     Outcome outcome;
     uint64_t nbytes = 0;
     uint64_t value = 0;
@@ -140,6 +141,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
             return;
         }
         op = std::move(outstanding->op);
+        whole = std::move(outstanding->whole);
         outcome = outstanding->outcome;
         if (outcome.ok() && outstanding->sink) {
             outcome = outstanding->sink->outcome();
@@ -166,6 +168,10 @@ void FramedEndpoint::complete(uint32_t ticket) {
             requests_.give_extra(requests_for(*outstanding->pages) - 1);
         }
         requests_.remove(ticket); // unpins, before anybody can see the end
+    }
+    if (whole) {
+        op.reset();
+        return whole->part_ended(outcome);
     }
     if (announce >= 0) {
         if (const Outcome told = push_notify(announce, nbytes, message); !told.ok()) {

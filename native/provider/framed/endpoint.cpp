@@ -27,8 +27,10 @@ Outcome FramedEndpoint::swap_or_add(bool swap, uint64_t address, uint64_t operan
     return gone == Gone::nothing ? Outcome{} : kMemoryGone;
 }
 
-FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer)
-    : Endpoint(provider, limits, std::move(peer)), host_(host), staging_(host.accelerators()) {}
+FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer,
+                               Watcher* watcher)
+    : Endpoint(provider, limits, std::move(peer)), host_(host), watcher_(watcher != nullptr ? *watcher : host),
+      staging_(host.accelerators()) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
@@ -44,7 +46,7 @@ void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     if (!is_open()) {
         throw NativeError(state(), "this lane is closed");
     }
-    host_.kick(); // the peer may have written already
+    watcher_.kick(); // the peer may have written already
 }
 
 bool FramedEndpoint::poll_frames() {
@@ -95,7 +97,7 @@ bool FramedEndpoint::poll_frames() {
 
 void FramedEndpoint::on_failure(Outcome outcome) {
     host_.lose_peer(peer(), outcome);
-    close(outcome);
+    close(peer().state()); // the first failure that was found, on this lane or on another, is the cause of the later ones
 }
 
 // The caller holds the lane's lock. Without memory the lane ends: a frame may have gone in part.
@@ -110,7 +112,7 @@ bool FramedEndpoint::pump(uint64_t budget) {
 
 void FramedEndpoint::run_out_of_memory() {
     outbound_.break_off(kLaneOutOfMemory);
-    host_.kick(); // the poller ends the lane
+    watcher_.kick(); // the thread that polls ends the lane
 }
 
 bool FramedEndpoint::send_frames(uint64_t budget) {

@@ -28,7 +28,9 @@ namespace zerohop::framed {
 
 class FramedEndpoint : public Endpoint {
 public:
-    FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer);
+    // `watcher`: the thread that polls this end, if that is not the engine's poller.
+    FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer,
+                   Watcher* watcher = nullptr);
 
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
@@ -58,7 +60,11 @@ protected:
     [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
     [[nodiscard]] bool is_open() const { return state().ok(); }
     [[nodiscard]] LaneLock& lane() const { return lane_; }
-    bool streaming_hint = false; // the stream is a ring in memory: large writes are to spare the cache
+    bool streaming_hint = false;         // the stream is a ring in memory: large writes are to spare the cache
+    uint64_t sent_by_post = kSliceBytes; // at most, of a transfer, by the thread that posts it
+    // Returns false for a frame that this end of a lane never takes.
+    [[nodiscard]] virtual bool takes(const FrameHeader& /*header*/) const { return true; }
+    [[nodiscard]] Posted post_one_sided(const Request& request, const std::shared_ptr<Whole>& whole = nullptr);
 
     // Returns true if it did something.
     bool poll_frames();
@@ -145,8 +151,8 @@ protected:
 
 private:
     // initiator.cpp
-    [[nodiscard]] Outstanding* begin(const Request& request, uint32_t parts, Posted& posted);
-    Posted post_one_sided(const Request& request);
+    [[nodiscard]] Outstanding* begin(const Request& request, uint32_t parts, Posted& posted,
+                                     const std::shared_ptr<Whole>& whole = nullptr);
     Posted post_atomic(const Request& request);
     Posted post_notify(const Request& request);
     Posted post_flush(const Request& request);
@@ -222,6 +228,7 @@ private:
     bool settle();
 
     Host& host_;
+    Watcher& watcher_;
     std::unique_ptr<ByteStream> stream_;
     std::atomic<bool> started_{false};
 

@@ -81,7 +81,8 @@ Posted FramedEndpoint::post(const Request& request) {
 
 // The caller holds the lane's lock. Takes what a request needs: a slot, and a credit if it announces something. Null if
 // there is none; `posted` says why.
-Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Posted& posted) {
+Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Posted& posted,
+                                   const std::shared_ptr<Whole>& whole) {
     if (!is_open()) {
         posted = {Posted::What::failed, state()};
         return nullptr;
@@ -94,8 +95,11 @@ Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Poste
         posted = {Posted::What::retry, {Status::would_block, Reason::no_credit}};
         return nullptr;
     }
-    posted = {Posted::What::posted, {}, host_.operations().create(request.deadline_ns, request.started_ns)};
+    posted = {Posted::What::posted,
+              {},
+              whole ? whole->op() : host_.operations().create(request.deadline_ns, request.started_ns)};
     Outstanding& outstanding = requests_.add();
+    outstanding.whole = whole;
     outstanding.kind = request.kind;
     outstanding.op = posted.op;
     outstanding.nbytes = request.nbytes;
@@ -106,7 +110,7 @@ Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Poste
     return &outstanding;
 }
 
-Posted FramedEndpoint::post_one_sided(const Request& request) {
+Posted FramedEndpoint::post_one_sided(const Request& request, const std::shared_ptr<Whole>& whole) {
     const bool reads = request.kind == Kind::read;
     const Outcome allowed = check_range(request, reads ? kRightRead : kRightWrite);
     if (!allowed.ok()) {
@@ -122,7 +126,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     }
     const std::lock_guard lock(lane_);
     Posted posted;
-    if (Outstanding* const outstanding = begin(request, parts, posted)) {
+    if (Outstanding* const outstanding = begin(request, parts, posted, whole)) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
         outstanding->announced_later = announced_later(request);
@@ -139,7 +143,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
             withdraw(*outstanding, posted, pushed);
             return posted;
         }
-        pump(kSliceBytes);
+        pump(sent_by_post);
     }
     return posted;
 }
@@ -147,8 +151,11 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
 // The caller holds the lane's lock. Takes a request back that begin() has made, and of which no frame was queued.
 void FramedEndpoint::withdraw(const Outstanding& outstanding, Posted& posted, Outcome why) {
     give_credit_back(outstanding.notify);
+    const bool whole = outstanding.whole == nullptr;
     requests_.remove(outstanding.ticket);
-    posted.op->finish(why); // nobody has seen it
+    if (whole) {
+        posted.op->finish(why); // nobody has seen it
+    }
     posted = {Posted::What::failed, why};
 }
 

@@ -9,7 +9,7 @@ namespace zerohop::framed {
 
 // Returns false for a frame that no peer of ours sends, which ends the lane.
 bool FramedEndpoint::well_formed(const FrameHeader& header) const {
-    if (header.payload > kMaxPayload || header.table > kMaxTable) {
+    if (header.payload > kMaxPayload || header.table > kMaxTable || !takes(header)) {
         return false;
     }
     switch (header.kind) {

@@ -7,6 +7,7 @@
 #include "provider/framed/frame.hpp"
 #include "provider/framed/pieces.hpp"
 #include "provider/framed/sink.hpp"
+#include "provider/framed/whole.hpp"
 #include "provider/request.hpp"
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct Outstanding {
     uint32_t ticket = 0; // its index in the table, and above that how often this entry was used before
     Kind kind = Kind::write;
     OpRef op;
+    std::shared_ptr<Whole> whole; // set if this is a part of the operation
     Pin<Region> local;
     std::shared_ptr<const PageList> pages;
     uint64_t nbytes = 0;

@@ -22,10 +22,10 @@ constexpr size_t kHeadRoom = sizeof(framed::FrameHeader);
 
 } // namespace
 
-SocketStream::SocketStream(Descriptor socket, Host& host)
-    : socket_(std::move(socket)), host_(host), buffer_(kBufferBytes) {
+SocketStream::SocketStream(Descriptor socket, Watcher& watcher)
+    : socket_(std::move(socket)), watcher_(watcher), buffer_(kBufferBytes) {
     prepare_socket(socket_.get());
-    host_.watch(socket_.get());
+    watcher_.watch(socket_.get());
 }
 
 size_t SocketStream::send(std::span<const iovec> pieces) {
@@ -133,7 +133,7 @@ bool SocketStream::ready(bool /*wants_room*/) const {
 
 void SocketStream::want_room(bool wanted) {
     if (!closed_.load(std::memory_order_relaxed)) {
-        host_.watch_writable(socket_.get(), wanted);
+        watcher_.watch_writable(socket_.get(), wanted);
     }
 }
 
@@ -151,7 +151,7 @@ uint64_t SocketStream::under_way() const {
 
 void SocketStream::close(bool at_once) {
     if (!closed_.exchange(true)) {
-        host_.unwatch(socket_.get());
+        watcher_.unwatch(socket_.get());
         shut_down(socket_.get(), at_once);
     }
 }

@@ -3,7 +3,7 @@
 
 #include "base/descriptor.hpp"
 #include "provider/framed/byte_stream.hpp"
-#include "provider/host.hpp"
+#include "provider/watcher.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace zerohop::tcp {
 // fork.
 class SocketStream final : public framed::ByteStream {
 public:
-    SocketStream(Descriptor socket, Host& host);
+    SocketStream(Descriptor socket, Watcher& watcher);
 
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
@@ -29,7 +29,7 @@ private:
     size_t send_copy(std::span<const iovec> pieces);
     size_t take_buffered(std::span<const iovec> pieces);
     Descriptor socket_;
-    Host& host_;
+    Watcher& watcher_;
     std::vector<std::byte> buffer_; // bytes that came beyond the pieces that were asked for
     std::atomic<size_t> buffered_{0};
     size_t at_ = 0;

@@ -18,11 +18,11 @@ constexpr size_t kSendBytes = 256 * 1024;  // encrypted by one call, as much as 
 
 } // namespace
 
-TlsStream::TlsStream(Descriptor socket, Host& host, std::string_view settings)
-    : socket_(std::move(socket)), host_(host), session_(settings), out_(kSocketBytes), in_(kSocketBytes),
+TlsStream::TlsStream(Descriptor socket, Watcher& watcher, std::string_view settings)
+    : socket_(std::move(socket)), watcher_(watcher), session_(settings), out_(kSocketBytes), in_(kSocketBytes),
       plain_(kRecordBytes), read_(kRecordBytes) {
     prepare_socket(socket_.get());
-    host_.watch(socket_.get());
+    watcher_.watch(socket_.get());
     const std::lock_guard lock(lock_);
     session_.shake_hands(); // the side that dials begins
     flush();
@@ -160,7 +160,7 @@ void TlsStream::update_watch() {
     const bool watch = unsent() || (wanted_ && session_.established());
     if (!closed_ && watch != watched_) {
         watched_ = watch;
-        host_.watch_writable(socket_.get(), watch);
+        watcher_.watch_writable(socket_.get(), watch);
     }
 }
 
@@ -193,7 +193,7 @@ void TlsStream::close(bool at_once) {
             flush(); // what send() has taken goes as far as the socket takes it
         }
         closed_ = true;
-        host_.unwatch(socket_.get());
+        watcher_.unwatch(socket_.get());
         shut_down(socket_.get(), at_once);
     }
 }

@@ -6,8 +6,8 @@
 #include "base/guarded.hpp"
 #include "base/sync.hpp"
 #include "provider/framed/byte_stream.hpp"
-#include "provider/host.hpp"
 #include "provider/tcp/tls_session.hpp"
+#include "provider/watcher.hpp"
 
 #include <array>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace zerohop::tcp {
 class TlsStream final : public framed::ByteStream {
 public:
     // Throws NativeError as TlsSession does.
-    TlsStream(Descriptor socket, Host& host, std::string_view settings);
+    TlsStream(Descriptor socket, Watcher& watcher, std::string_view settings);
 
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
@@ -39,7 +39,7 @@ private:
     [[nodiscard]] bool usable() const { return !closed_ && ended_.load(std::memory_order_relaxed) == Reason::none; }
 
     Descriptor socket_;
-    Host& host_;
+    Watcher& watcher_;
     LaneLock lock_; // a thread that posts encrypts while the poller decrypts, and OpenSSL allows only one
     TlsSession session_;
     std::vector<std::byte> out_;   // encrypted bytes on their way to the socket

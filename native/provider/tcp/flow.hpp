@@ -1,0 +1,50 @@
+// One more socket of a tcp lane, for parts of large transfers alone: a framed link that a bulk thread polls.
+#pragma once
+
+#include "provider/bulk.hpp"
+#include "provider/framed/endpoint.hpp"
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+namespace zerohop::tcp {
+
+// A socket as a byte stream; through TLS if there are settings for it. Throws NativeError.
+[[nodiscard]] std::unique_ptr<framed::ByteStream> make_stream(int fd, Watcher& watcher, std::string_view tls);
+
+class Flow final : public framed::FramedEndpoint, public BulkLink {
+public:
+    Flow(Host& host, std::shared_ptr<Peer> peer, BulkThread& thread);
+
+    Address address() override { return {}; }
+    // As TcpEndpoint's, with one socket.
+    void connect(const Address& remote) override;
+
+    // Posts a part of an operation, and tells the whole if that fails.
+    void post_part(const Request& request, const std::shared_ptr<framed::Whole>& whole);
+    // Returns true if there is room for one more part.
+    [[nodiscard]] bool has_room();
+    // These wait until the bulk thread has finished with the piece that it moves.
+    void settle_down(); // every thread that moves bytes for this flow looks at its surroundings again before the next
+    void end(Outcome outcome);
+    [[nodiscard]] bool at_rest() const;
+    // Sees to heartbeats, unless the bulk thread is at work: then the flow is alive.
+    void look(uint64_t now);
+    // Takes the flow away from its thread.
+    void leave() { thread_.remove(*this); }
+
+    void fail(Outcome outcome) override;
+    bool move() override;
+    bool waits_for_device() const override;
+
+protected:
+    // Whatever else a lane carries belongs to the poller.
+    bool takes(const framed::FrameHeader& header) const override;
+
+private:
+    BulkThread& thread_;
+    mutable std::mutex polling_;
+};
+
+} // namespace zerohop::tcp
