@@ -74,3 +74,10 @@ def test_an_encoding_without_arrows(command: tuple[str, ...], encoding: str) -> 
     run = zerohop(*command, encoding=encoding, PYTHONIOENCODING=encoding)
     assert (run.returncode, run.stderr) == (0, "")
     assert "?" in run.stdout
+
+
+def test_the_plainest_locale() -> None:
+    """There, Python's text keeps odd bytes of names, and knows no arrows either."""
+    run = zerohop("demo", encoding="ascii", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "?" in run.stdout

@@ -103,6 +103,23 @@ def test_a_number_that_is_no_stream(open_context: OpenContext) -> None:
     written.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 64])
+def test_a_number_that_no_stream_has(open_context: OpenContext, number: int) -> None:
+    context = open_context(Options(sim_devices=1))
+    memory = context.alloc(64, "sim:0")
+    with pytest.raises(ValueError, match="stream must be from 0 to 18446744073709551615"):
+        context.write(memory, memory.share("rw"), stream=number)
+
+
+def test_a_stream_that_gives_no_pair(given: Given) -> None:
+    class Odd:
+        def __cuda_stream__(self) -> int:
+            return 5
+
+    with pytest.raises(TypeError, match="__cuda_stream__ gives a pair"):
+        given.context.write(given.memory, given.handle, stream=Odd())
+
+
 def test_a_device_by_number(given: Given) -> None:
     """As CUDA counts them, and as a Transport takes it."""
     with pytest.raises(TypeError, match='a device is a name such as "host" or "cuda:0", not 5'):

@@ -21,6 +21,7 @@ import pytest
 import zerohop as zh
 from support.buffers import Buffer
 from support.closing import GRACE_S, NBYTES, TIMEOUT_S, connected, expect_closed, expect_prompt
+from support.leaks import expect_given_back, holdings
 from support.native import engine_of
 from support.options import Options
 from support.patience import PATIENCE_S
@@ -28,11 +29,13 @@ from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
 from support.world import PROVIDERS
+from zerohop.core.lanes.lane_setup import LaneSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.fixtures import OpenContext, StartPeer
+    from zerohop.core.lanes.lane import Lane
 
 
 def test_while_a_stopped_peer_has_memory_mapped(open_context: OpenContext, start_peer: StartPeer) -> None:
@@ -298,3 +301,26 @@ def test_daemon_threads_that_wait_at_the_end_of_the_interpreter() -> None:
         )
         assert ran.returncode == 0, ran.stderr
         assert not ran.stderr
+
+
+def test_a_kept_first_use_keeps_nothing(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first use that close() cuts short, in the middle of a lane's setup, keeps neither the lane nor its engine."""
+    in_setup = threading.Event()
+
+    async def for_ever(self: LaneSetup, lane: Lane, futures: object) -> None:
+        in_setup.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LaneSetup, "_take_sockets", for_ever)
+    monkeypatch.setattr(LaneSetup, "_bring_sockets", for_ever)
+    options = Options(providers=("tcp",), sim_devices=0)
+    owner = open_context(options)
+    handle = owner.alloc(NBYTES).share("rw")
+    before = holdings()
+    context = zh.Context(providers=("tcp",))
+    operation = context.write(pattern(1, NBYTES), handle)
+    assert in_setup.wait(PATIENCE_S)
+    context.close()
+    assert isinstance(operation.exception(PATIENCE_S), zh.Closed)
+    expect_given_back(before, holdings, "the Context of a first use that was cut short")
+    assert operation.done()

@@ -55,7 +55,7 @@ def test_importing_over_a_provider_that_it_does_not_have(open_context: OpenConte
 
 
 FIRST = wire.Lane(number=0, provider="tcp", address=b"", messages=True)
-INVITE = wire.LaneInvite(number=0, token=bytes(16))
+INVITE = wire.LaneInvite(number=0, tokens=[bytes(16)])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import random
@@ -21,6 +22,8 @@ from support.lanes import eventually
 from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.patience import PATIENCE_S
+from support.sizes import MIB
+from zerohop.core.runtime.event_loops import LoopQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -245,3 +248,41 @@ print("lives")
     command = [sys.executable, "-W", "ignore", "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stdout) == (0, "lives\n"), ran.stderr
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_loop_that_is_interrupted_as_an_operation_ends(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A program that runs its loop on after Ctrl-C gets the end of the operation, which was told just then."""
+    owner, context = (open_context(Options(providers=("tcp",), sim_devices=0)) for _ in range(2))
+    handle = owner.alloc(8 * MIB).share("rw")
+    source = np.ones(8 * MIB, np.uint8)
+    context.write(source, handle).result(PATIENCE_S)
+    told: list[str] = []
+
+    def interrupted(self: LoopQueue) -> None:
+        here = threading.current_thread() is threading.main_thread()
+        happened = bool(self._happened)
+        if where == "after" or not here:
+            call_back(self)
+        if here and happened:
+            monkeypatch.setattr(LoopQueue, "_call_back", call_back)
+            told.append(where)
+            raise KeyboardInterrupt
+
+    call_back = LoopQueue._call_back
+    monkeypatch.setattr(LoopQueue, "_call_back", interrupted)
+    loop = asyncio.new_event_loop()
+    try:
+
+        async def write() -> int:
+            return await context.write(source, handle)
+
+        task = loop.create_task(write())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(task)
+        assert loop.run_until_complete(asyncio.wait_for(task, PATIENCE_S)) == source.nbytes
+        assert told == [where]
+    finally:
+        loop.close()

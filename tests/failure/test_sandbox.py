@@ -129,6 +129,30 @@ def test_opening_without_what_imports_need(call: str) -> None:
     assert TOLD_AS.get(call, (call,))[0] in ended.stdout.partition("sandbox does")[2], ended.stdout
 
 
+@pytest.mark.parametrize("call", ["sendto", "poll", "close", "sendmsg"])
+def test_closing_without(call: str) -> None:
+    """All threads of a process that has worked are refused it: both sides close, at once and without a word."""
+    program = (
+        "import threading, time\n"
+        "import numpy, zerohop\n"
+        "from support import seccomp\n"
+        "owner, friend = zerohop.Context(), zerohop.Context()\n"
+        "friend.write(numpy.ones(4096, numpy.uint8), owner.alloc(4096).share('rw')).result(5)\n"
+        f"seccomp.forbid({call!r}, everywhere=True)\n"
+        "started = time.monotonic()\n"
+        "for context in (friend, owner):\n"
+        "    context.close()\n"
+        "    context.close()\n"
+        f"assert time.monotonic() - started < {LIMIT_S}\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EPERM])
 def test_what_python_has_another_way_for(open_context: OpenContext, start_peer: StartPeer, error: int) -> None:
     """Random bytes come from a device where the call for them is not allowed, but not where permission is missing."""

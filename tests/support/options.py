@@ -25,13 +25,19 @@ class Options:
     encryption: Literal["none", "control", "all"] | None = None
     spin_us: float = 50.0
     heartbeat: float = 10.0
+    tcp_flows: int | None = None
     name: str | None = None
 
     def open(self) -> zh.Context:
         # What is None here is as in the environment.
-        rdma: dict[str, Any] = {"nics": self.nics, "verbs": self.verbs, "sim_peermem": self.sim_peermem}
+        usual: dict[str, Any] = {
+            "nics": self.nics,
+            "verbs": self.verbs,
+            "sim_peermem": self.sim_peermem,
+            "tcp_flows": self.tcp_flows,
+        }
         return zh.Context(
-            **{name: value for name, value in rdma.items() if value is not None},
+            **{name: value for name, value in usual.items() if value is not None},
             providers=self.providers,
             require=self.require,
             sim_devices=self.sim_devices,

@@ -39,8 +39,9 @@ def watch_output() -> None:
         _end("it is closed")
     out = sys.stdout
     assert isinstance(out, io.TextIOWrapper)
-    # An arrow or a Greek letter that the encoding lacks becomes a question mark.
-    errors = "replace" if out.errors == "strict" else out.errors
+    # An arrow or a Greek letter that the encoding lacks becomes a question mark. In the C locale Python asks for
+    # "surrogateescape", which knows no such letter either.
+    errors = "replace" if out.errors in ("strict", "surrogateescape") else out.errors
     sys.stdout = Output(out.detach(), out.encoding, errors, None, out.line_buffering, out.write_through)
 
 

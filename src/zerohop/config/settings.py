@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from zerohop.config.protection import Encryption
 
 
+# Most sockets that carry large transfers to one peer over TCP.
+MAX_FLOWS: Final = 64
+# A socket keeps a processor busy at either end, and a program has other work for most of them.
+_USUAL_FLOWS: Final = 4
+_PROCESSORS_A_FLOW: Final = 4
+
+
 class Unset(enum.Enum):
     """Declares the type of ``UNSET``: an argument that was not given, where None has a meaning of its own."""
 
@@ -44,6 +51,7 @@ class Settings(NamedTuple):
     verbs: VerbsOptions
     sim_devices: int
     sim_peermem: bool
+    tcp_flows: int
     timeout: float
     spin_us: float
     heartbeat: float
@@ -104,6 +112,10 @@ def _flag(text: str) -> bool:
     raise ValueError("expected 1 or 0")
 
 
+def _count_or_none(text: str) -> int | None:
+    return None if text.strip().lower() in ("", "none") else int(text)
+
+
 def _names(text: str) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in text.split(",") if part.strip()) or None
 
@@ -131,6 +143,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("verbs", VerbsOptions(), parse_verbs_options, "options of RDMA lanes, as in traffic_class=106,gid_index=3"),
     Setting("sim_devices", 0, int, "number of simulated accelerators"),
     Setting("sim_peermem", True, _flag, "0: NICs cannot register the memory of simulated accelerators"),
+    Setting(
+        "tcp_flows",
+        None,
+        _count_or_none,
+        "sockets that carry large transfers to a peer over TCP at once, if both sides allow as many; none: one for "
+        "each four processors, four at most",
+    ),
     Setting("timeout", 30.0, float, "seconds until an operation ends with DeadlineExceeded; 0: never"),
     Setting("spin_us", 50.0, float, "microseconds of polling before a wait sleeps"),
     Setting("heartbeat", 10.0, float, "seconds of silence until a peer on another host is lost; 0: never"),
@@ -163,7 +182,15 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
         else:
             values[setting.name] = setting.default
     settings = Settings(**values, from_environment=frozenset(from_environment))
-    return settings._replace(encryption=_settled_encryption(settings), name=settings.name or str(os.getpid()))
+    return settings._replace(
+        encryption=_settled_encryption(settings),
+        tcp_flows=settings.tcp_flows or _usual_flows(),
+        name=settings.name or str(os.getpid()),
+    )
+
+
+def _usual_flows() -> int:
+    return max(1, min(_USUAL_FLOWS, len(os.sched_getaffinity(0)) // _PROCESSORS_A_FLOW))
 
 
 def _settled_encryption(settings: Settings) -> Encryption:
@@ -244,6 +271,10 @@ def _check_count(source: str, value: Any) -> int:
     return check_int(source, value, 0, 64)
 
 
+def _check_flows(source: str, value: Any) -> int | None:
+    return None if value is None else check_int(source, value, 1, MAX_FLOWS)
+
+
 # Each takes the name for its messages and a value, and returns the value in its final type.
 _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "listen": check_text,
@@ -257,6 +288,7 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "verbs": _check_verbs,
     "sim_devices": _check_count,
     "sim_peermem": check_flag,
+    "tcp_flows": _check_flows,
     "timeout": check_seconds,
     "spin_us": check_seconds,
     "heartbeat": check_seconds,

@@ -88,6 +88,8 @@ class Context(StridedTransfers, NotCopyable):
         verbs: how RDMA lanes are made.
         sim_devices: number of simulated accelerators, ``sim:0`` and so on.
         sim_peermem: whether NICs can register the memory of simulated accelerators.
+        tcp_flows: sockets that carry large transfers to a peer over TCP at once, 1 to 64, if both sides allow as many;
+            each keeps a processor busy. None: one for each four processors, four at most.
         timeout: seconds until an operation ends with DeadlineExceeded, unless it says otherwise; 0: never.
         spin_us: microseconds of polling before a wait sleeps.
         heartbeat: seconds of silence until a peer on another host is lost; 0: never.
@@ -119,6 +121,7 @@ class Context(StridedTransfers, NotCopyable):
         verbs: VerbsOptions | Unset = UNSET,
         sim_devices: int | Unset = UNSET,
         sim_peermem: bool | Unset = UNSET,
+        tcp_flows: int | Unset | None = UNSET,
         timeout: float | Unset = UNSET,
         spin_us: float | Unset = UNSET,
         heartbeat: float | Unset = UNSET,
@@ -137,6 +140,7 @@ class Context(StridedTransfers, NotCopyable):
                 "verbs": verbs,
                 "sim_devices": sim_devices,
                 "sim_peermem": sim_peermem,
+                "tcp_flows": tcp_flows,
                 "timeout": timeout,
                 "spin_us": spin_us,
                 "heartbeat": heartbeat,

@@ -6,7 +6,6 @@ the public names of the package, and no other module of the core.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -135,7 +134,7 @@ class Face(AsyncCloseable):
         """Close the Context if this object has opened it; for destructors, which must not wait."""
         if self._owns_context and not self._core.gone:
             # A destructor may run on any thread, even on one that closing waits for.
-            threads.start(threading.Thread(target=self.context.close, args=(0,), daemon=True))
+            threads.Thread(self.context.close, 0, name="zerohop-close").begin()
 
     def _timeout_of(self, timeout: float | None) -> float | None:
         """Return the time limit of a call in seconds: ``timeout``, or else this object's; None: the Context's."""

@@ -201,7 +201,7 @@ class Core(PeerCore):
 
     def _close_aside(self) -> None:
         try:
-            threads.start(threading.Thread(target=self.close, args=(_EXIT_S,), name="zerohop-close", daemon=True))
+            threads.Thread(self.close, _EXIT_S, name="zerohop-close").begin()
         except ZerohopError:  # there is no room for another thread; the end of the interpreter closes it
             pass
 

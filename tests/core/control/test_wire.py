@@ -41,7 +41,7 @@ MESSAGES: list[wire.Message] = [
     ),
     wire.Lane(number=0, provider="shm", address=b"ring", messages=True, nfds=1),
     wire.Lane(number=3, provider="verbs", address=b"queue pairs", rails=[(0, 0), (15, 2)]),
-    wire.LaneInvite(number=2, token=bytes(16)),
+    wire.LaneInvite(number=2, tokens=[bytes(16)]),
     wire.LaneReady(number=2),
     wire.LaneFailed(number=7, text="out of memory", down=[0, 15]),
     wire.LaneDown(number=7, text="no answer"),

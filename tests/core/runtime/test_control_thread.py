@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import socket
+import sys
+import tempfile
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.patience import PATIENCE_S
+from zerohop.core.runtime.control_loop import new_loop
 from zerohop.core.runtime.control_thread import ControlThread
 
 if TYPE_CHECKING:
@@ -179,3 +184,44 @@ def test_a_step_that_the_loop_loses(monkeypatch: pytest.MonkeyPatch, lost: str) 
         assert told.wait(PATIENCE_S)
     finally:
         assert control.stop(10)
+
+
+class _Closing:
+    """Stands for a socket that another thread closes between two looks at its number, which is another file's then."""
+
+    def __init__(self, number: int) -> None:
+        self._numbers = [number]
+
+    def fileno(self) -> int:
+        return self._numbers.pop() if self._numbers else -1
+
+
+def test_a_socket_that_is_closed_meanwhile_was_not_taken() -> None:
+    """Nobody has closed it beneath the control thread, which goes on."""
+    control = ControlThread()
+    try:
+        with tempfile.TemporaryFile() as file:
+            closing = _Closing(file.fileno())
+            control._sockets[closing] = (1, 1)  # type: ignore[index] # no socket, but weakly referenced as one
+            assert not control.descriptors_closed()
+    finally:
+        assert control.stop(PATIENCE_S)
+
+
+def test_a_loop_that_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair of sockets too few, after the trial has had one: the error alone, and nothing from a destructor."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    pairs = iter([socket.socketpair()])
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        try:
+            return next(pairs)
+        except StopIteration:
+            raise OSError(errno.EMFILE, "no more") from None
+
+    monkeypatch.setattr(socket, "socketpair", pair)
+    with pytest.raises(OSError, match="no more"):
+        new_loop()
+    gc.collect()
+    assert unraisable == []

@@ -62,7 +62,8 @@ bool make_stream(int device, Stream& stream) {
 }
 
 Stream* stream_of(void* stream) {
-    if (stream != nullptr) {
+    // The driver's own have small numbers: 0 and 1 for the legacy stream, 2 for a thread's. Here they are one.
+    if (reinterpret_cast<uintptr_t>(stream) > 2) {
         return static_cast<Stream*>(stream);
     }
     Context* const context = current();

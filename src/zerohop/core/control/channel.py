@@ -72,14 +72,20 @@ class Channel:
             keepalive.begin(self._sock, seconds)
 
     def unread(self) -> bool:
-        """Tell whether data has arrived that was not read yet; the end of the stream counts as data."""
+        """Tell whether data has arrived that was not read yet; the end of the stream counts as data.
+
+        A sandbox may refuse the look: then there is none.
+        """
         if self._ended:
             return False
         if self._tls is not None and self._tls.pending():
             return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(0))
+        try:
+            return bool(poll.poll(0))
+        except OSError:
+            return False
 
     def connected_here(self) -> bool:
         """Tell whether the other end of a TCP connection is on this host."""

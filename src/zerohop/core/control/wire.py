@@ -18,7 +18,7 @@ from zerohop.core.base.peer_text import printable
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
-VERSION: Final = 8
+VERSION: Final = 9
 MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
@@ -29,6 +29,8 @@ SETUP_FDS: Final = 2
 MAX_SHARES: Final = 128
 # Number of NIC ports that one side may offer, and of rails, pairs of connected ports, that a lane may have.
 MAX_NICS: Final = 16
+# Number of flows that a tcp lane may have.
+MAX_FLOWS: Final = 64
 HEADER: Final = struct.Struct(">I")
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
@@ -47,6 +49,8 @@ U63 = Annotated[int, msgspec.Meta(ge=0)]
 # msgpack itself has no integers beyond 64 bits.
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 FdCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FDS)]
+Flows = Annotated[int, msgspec.Meta(ge=1, le=MAX_FLOWS)]
+Tokens = Annotated[list[Bytes16], msgspec.Meta(min_length=1, max_length=1 + MAX_FLOWS)]
 Names = Annotated[list[Word], msgspec.Meta(max_length=16)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 # Number of a lane in one Connection. The side that dialled opens lanes with even numbers, the other side odd ones.
@@ -133,12 +137,16 @@ class Nic(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, tag="setup"):
-    """Opens the conversation after the handshake, from both sides; on one host with presence page and doorbell."""
+    """Opens the conversation after the handshake, from both sides; on one host with presence page and doorbell.
+
+    ``tcp_flows``: as many flows as the sender allows a tcp lane to have.
+    """
 
     providers: Names
     url: LongText
     name: ShortText
     nics: Annotated[list[Nic], msgspec.Meta(max_length=MAX_NICS)] = []
+    tcp_flows: Flows = 1
     nfds: FdCount = 0
 
 
@@ -158,13 +166,14 @@ class Lane(msgspec.Struct, tag="lane"):
 
 
 class LaneInvite(msgspec.Struct, tag="lane_invite"):
-    """Asks the peer to connect to this side's listener with a token, which works once, for a lane's socket.
+    """Asks the peer to connect to this side's listener with each token, which works once, for the lane's sockets.
 
-    The token is a key: the socket carries its name and proofs that are made with it.
+    A token is a key: the socket carries its name and proofs that are made with it. The first socket is the lane's own;
+    if both sides allow several flows, one for each of them follows.
     """
 
     number: LaneNumber
-    token: Bytes16
+    tokens: Tokens
 
 
 class LaneReady(msgspec.Struct, tag="lane_ready"):

@@ -79,9 +79,9 @@ class CopyKernels:
             if loading.device["kind"] == "sim":
                 loading.end("")  # a simulated device needs no kernels
             else:
-                work = threading.Thread(target=self._load, args=(loading,), name="zerohop-kernels", daemon=True)
+                work = threads.Thread(self._load, loading, name="zerohop-kernels")
                 try:
-                    threads.start(work)
+                    work.begin()
                 except ZerohopError as error:
                     loading.end(f"they cannot be loaded: {error}")
             self._devices[index] = loading

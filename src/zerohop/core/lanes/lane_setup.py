@@ -1,9 +1,10 @@
-"""Sets up one lane: both ends, the messages between them, and the socket of a tcp lane. On the control thread.
+"""Sets up one lane: both ends, the messages between them, and the sockets of a tcp lane. On the control thread.
 
 The side that opens a lane sends Lane with its end's address; the peer makes its own end, connects it, and answers with
 a Lane of the same number. The opener connects its end and sends LaneReady; then the peer counts the lane as up, and
-sends LaneReady too. For tcp the addresses are empty: a side that listens invites the other to open a second,
-authenticated socket, which both hand to the data plane. A side that cannot go on sends LaneFailed.
+sends LaneReady too. For tcp the addresses are empty: a side that listens invites the other to open authenticated
+sockets beside that of the control channel, which both hand to the data plane. A side that cannot go on sends
+LaneFailed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Reason
@@ -90,13 +92,15 @@ class LaneSetup:
             self._answer(message, fds)
 
     def on_lane_invite(self, message: wire.LaneInvite) -> None:
-        """Handle LaneInvite: the peer listens, and this side connects the socket."""
+        """Handle LaneInvite: the peer listens, and this side connects the sockets."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is not State.OPENING:
             return
         if lane.provider != TCP or lane.inviting or lane.task is not None:
             raise ProtocolError("malformed: an invitation to a lane that was not agreed on")
-        self._beside(lane, self._bring_socket, message.token)
+        if len(message.tokens) != self._sockets():
+            raise ProtocolError("malformed: an invitation of more or fewer sockets than both sides allow")
+        self._beside(lane, self._bring_sockets, message.tokens)
 
     def on_lane_ready(self, message: wire.LaneReady) -> None:
         """Handle LaneReady: the peer's end is connected."""
@@ -272,29 +276,39 @@ class LaneSetup:
         dialled_listens = peer.listens if self._initiator else own.listens
         lane.inviting = not dialled_listens if self._initiator else dialled_listens
         if lane.inviting:
-            token, future = self._core.listeners.invite()
-            self._channel.post(wire.LaneInvite(number=lane.number, token=token))
-            self._beside(lane, self._take_socket, future)
+            invited = [self._core.listeners.invite() for _ in range(self._sockets())]
+            self._channel.post(wire.LaneInvite(number=lane.number, tokens=[token for token, _ in invited]))
+            futures = [future for _, future in invited]
+            self._beside(lane, self._take_sockets, futures)
             assert lane.task is not None
-            lane.task.add_done_callback(lambda _: _withdraw(future))
+            lane.task.add_done_callback(lambda _: _withdraw(futures))
 
-    async def _take_socket(self, lane: Lane, future: asyncio.Future[socket.socket]) -> None:
+    def _sockets(self) -> int:
+        """Return the sockets of a tcp lane: one of its own, and one for each flow if there are several."""
+        flows = self._link.tcp_flows
+        return 1 + flows if flows > 1 else 1
+
+    async def _take_sockets(self, lane: Lane, futures: list[asyncio.Future[socket.socket]]) -> None:
         tls = await self._core.lane_tls(dials=False)
-        self._use_socket(lane, await future, tls)
+        with ExitStack() as taken:
+            self._use_sockets(lane, [taken.enter_context(await future) for future in futures], tls)
 
-    async def _bring_socket(self, lane: Lane, token: bytes) -> None:
+    async def _bring_sockets(self, lane: Lane, tokens: list[bytes]) -> None:
         where = self._dialled
         if where is None or not where.listens:
             where = address.parse(self._link.url)
         tls = await self._core.lane_tls(dials=True)
-        self._use_socket(lane, await self._core.open_lane(where, self._link.peer, token), tls)
+        with ExitStack() as brought:
+            open_lane = self._core.open_lane
+            sockets = [brought.enter_context(await open_lane(where, self._link.peer, token)) for token in tokens]
+            self._use_sockets(lane, sockets, tls)
 
-    def _use_socket(self, lane: Lane, sock: socket.socket, tls: bytes) -> None:
-        with sock:
-            if lane.state is State.OPENING:
-                lane.endpoint.connect(tls, [sock.fileno()])
-                lane.connected = True
-                self._go_on(lane)
+    def _use_sockets(self, lane: Lane, sockets: list[socket.socket], tls: bytes) -> None:
+        """Hand copies of the sockets to the data plane, unless the lane was given up meanwhile."""
+        if lane.state is State.OPENING:
+            lane.endpoint.connect(tls, [sock.fileno() for sock in sockets])
+            lane.connected = True
+            self._go_on(lane)
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
         """Run a lane's work as a task; only the operations that wait for the lane limit its time."""
@@ -333,7 +347,8 @@ def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
     return from_os(error, peer=peer)
 
 
-def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:
-    """Stop waiting for a socket; close one that has come all the same. The data plane has a copy of its own."""
-    if not invitation.cancel() and not invitation.cancelled():
-        invitation.result().close()
+def _withdraw(invitations: list[asyncio.Future[socket.socket]]) -> None:
+    """Stop waiting for sockets; close those that have come all the same. The data plane has copies of its own."""
+    for invitation in invitations:
+        if not invitation.cancel() and not invitation.cancelled():
+            invitation.result().close()

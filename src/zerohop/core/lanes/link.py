@@ -55,6 +55,7 @@ class Link:
         provider: provider of that lane, or of the last one.
         lanes: the lanes that are up, by number. Replaced as a whole and never changed, because any thread reads it.
         their_nics: the NIC ports that the peer has named.
+        tcp_flows: as many flows as both sides allow a tcp lane to have.
         possible: providers that both sides have, with their costs as far as these are known.
         missing: for each other provider, why there can be no lane of it.
         failed: providers of which a lane could not be opened just now.
@@ -91,6 +92,7 @@ class Link:
         "provider",
         "ready",
         "routes",
+        "tcp_flows",
         "their_nics",
         "unreachable",
         "url",
@@ -107,6 +109,7 @@ class Link:
         self.provider = ""
         self.lanes: dict[int, Lane] = {}
         self.their_nics: tuple[Nic, ...] = ()
+        self.tcp_flows = 1
         self.possible: dict[str, Cost | None] = {}
         self.missing: dict[str, str] = {}
         self.failed: Backoff[str] = Backoff()

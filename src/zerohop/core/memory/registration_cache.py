@@ -196,7 +196,7 @@ class RegistrationCache:
             last.clear()
 
         if regions:
-            threads.start(threading.Thread(target=outlast, name="zerohop-drop", daemon=True))
+            threads.Thread(outlast, name="zerohop-drop").begin()
 
     def _register_on_device(self, source: Source) -> Registration:
         """Return the registration of a GPU's allocation, or of the allocations that the range spans.

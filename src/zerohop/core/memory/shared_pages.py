@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from zerohop.core.base import sandbox
-from zerohop.errors import RegistrationFailed
+from zerohop.errors import RegistrationFailed, named, of_sandbox, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 _MAPS: Final = Path("/proc/self/maps")
 _SHARED_MEMORY: Final = "/dev/shm/"
@@ -40,7 +42,11 @@ def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backin
     """Return the shared file behind [address, address + nbytes), or None if that is not all one shared mapping.
 
     For a file whose name was removed, ``nameless()`` returns a borrowed descriptor to try, or -1. A file is used only
-    if it is the very one that is mapped, because another file may have taken its name since.
+    if it is the very one that is mapped, because another file may have taken its name since. One that cannot be opened,
+    as where a sandbox refuses that, is none: peers then reach the memory another way.
+
+    Raises:
+        LimitReached: this process has no descriptor left.
     """
     if nbytes == 0:
         return None
@@ -50,17 +56,27 @@ def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backin
     offset = mapped.offset + (address - mapped.start)
     if mapped.path.endswith(_DELETED):
         fd = nameless()
-        return Backing(os.dup(fd), offset) if fd >= 0 and _is_file(fd, mapped) else None
+        copy = _opened(lambda: os.dup(fd)) if fd >= 0 and _is_file(fd, mapped) else None
+        return None if copy is None else Backing(copy, offset)
     if not mapped.path.startswith(_SHARED_MEMORY):
         return None
-    try:
-        fd = os.open(mapped.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    opened = _opened(lambda: os.open(mapped.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+    if opened is None:
         return None
-    if _is_file(fd, mapped):
-        return Backing(fd, offset)
-    sandbox.close(fd)
+    if _is_file(opened, mapped):
+        return Backing(opened, offset)
+    sandbox.close(opened)
     return None
+
+
+def _opened(call: Callable[[], T]) -> T | None:
+    """Return what the call opens; None if it cannot be opened here. Raises LimitReached."""
+    try:
+        return call()
+    except OSError as error:
+        if out_of_descriptors(error):
+            raise named(error) from None
+        return None
 
 
 def reserve(backing: Backing, nbytes: int, *, readonly: bool) -> None:
@@ -70,9 +86,14 @@ def reserve(backing: Backing, nbytes: int, *, readonly: bool) -> None:
 
     Raises:
         RegistrationFailed: it has no room for the holes of the file, or the file ends within the range.
+        LimitReached: this process has no descriptor left.
+        Unsupported: a sandbox refuses the look.
     """
     # Opened anew: seeking would move the position of its owner's descriptor.
-    fd = os.open(f"/proc/self/fd/{backing.fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fd = os.open(f"/proc/self/fd/{backing.fd}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise of_sandbox(error, "openat", operation="register") or named(error) from None
     try:
         status = os.fstat(fd)
         end = backing.offset + nbytes
@@ -121,7 +142,10 @@ def _find(address: int, nbytes: int) -> _Mapped | None:
     """Return the shared mapping that holds a range; neighbouring mappings of consecutive file parts count as one."""
     found: _Mapped | None = None
     stop = address + nbytes
-    with _MAPS.open(encoding="utf-8", errors="surrogateescape") as lines:
+    lines = _opened(lambda: _MAPS.open(encoding="utf-8", errors="surrogateescape"))
+    if lines is None:
+        return None
+    with sandbox.unless_refused(), lines:
         for line in lines:
             bounds, permissions, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
             start, end = (int(part, 16) for part in bounds.split("-"))

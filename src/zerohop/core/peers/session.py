@@ -143,6 +143,7 @@ class Session:
                     url=self._core.url,
                     name=self._core.name[:256],
                     nics=self._core.nic_ports.nics() if VERBS in self._core.providers else [],
+                    tcp_flows=self._core.settings.tcp_flows,
                     nfds=len(fds),
                 ),
                 fds,
@@ -313,6 +314,7 @@ class Session:
         self._channel.most_fds = wire.MAX_FDS
         link.name = setup.name
         link.url = setup.url
+        link.tcp_flows = min(self._core.settings.tcp_flows, setup.tcp_flows)
         try:
             address.parse(setup.url)
         except ValueError as error:

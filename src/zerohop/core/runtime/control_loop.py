@@ -10,6 +10,7 @@ import socket
 from typing import TypeAlias
 
 from zerohop.core.base.sandbox import Selector, Socket, named_socket, naming
+from zerohop.errors import Unsupported
 
 # The device and the inode of a descriptor's file.
 File: TypeAlias = tuple[int, int]
@@ -31,16 +32,33 @@ class Loop(asyncio.SelectorEventLoop):
     """Wakes itself by a pair of Sockets. The plain ones say nothing when the system refuses to send.
 
     Attributes:
-        ends: the pair.
+        ends: the pair: the end that the loop watches, and the one by which it is woken.
+        refusal: the error of a wake-up that the system has refused; None if it has refused none.
     """
 
-    ends: tuple[Socket, ...]
+    ends: tuple[Socket, Socket]
+    refusal: Unsupported | None = None
 
     def _make_self_pipe(self) -> None:
-        super()._make_self_pipe()  # type: ignore[misc] # not in its stub: the event loop's own
-        for end in ("_ssock", "_csock"):
-            setattr(self, end, named_socket(getattr(self, end)))
+        try:
+            super()._make_self_pipe()  # type: ignore[misc] # not in its stub: the event loop's own
+            for end in ("_ssock", "_csock"):
+                setattr(self, end, named_socket(getattr(self, end)))
+        except BaseException:
+            # The destructor of a loop that is not closed would miss what was not made.
+            self._closed = True
+            raise
         self.ends = self._ssock, self._csock  # type: ignore[attr-defined] # as above
+
+    def _write_to_self(self) -> None:
+        try:
+            super()._write_to_self()  # type: ignore[misc] # as above
+        except Unsupported as error:
+            self.refusal = error
+
+    def wake_by_closing(self) -> None:
+        """Wake the loop for the last time, where it can be woken in no other way: the end of a stream is readable."""
+        self.ends[1].close()
 
 
 def new_loop() -> tuple[Loop, Selector]:

@@ -23,6 +23,7 @@ from zerohop.core.runtime.control_loop import File, file_of, new_loop
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
+    import selectors
     import socket
     from collections.abc import Callable, Coroutine
 
@@ -60,9 +61,9 @@ class ControlThread:
         # Whether all tasks were cancelled, after which the loop ends.
         self._ending = False
         self._broken = False
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread = threads.Thread(self._run, name=THREAD_NAME)
         try:
-            threads.start(self._thread, "open")
+            self._thread.begin("open")
         except BaseException:
             self.loop.close()
             raise
@@ -87,10 +88,6 @@ class ControlThread:
         try:
             self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
-        except Unsupported as error:
-            self._woken = False
-            self.refused = error
-            return False
         except BaseException as error:
             # The next call wakes the loop, perhaps once more than it need.
             self._woken = False
@@ -98,7 +95,8 @@ class ControlThread:
                 return False
             # It is a signal's handler's, or a RecursionError, which is a RuntimeError, too.
             raise
-        return True
+        self.refused = self.refused or self.loop.refusal
+        return self.refused is None
 
     def _run_calls(self) -> None:
         """Run what ``call`` has queued: one wake-up of the loop serves all calls that came before it ran."""
@@ -149,9 +147,13 @@ class ControlThread:
 
         Raises:
             TimeoutError: it takes longer than ``timeout`` seconds.
+            Unsupported: the system refuses to wake the loop.
         """
+        future = asyncio.run_coroutine_threadsafe(work(*args), self.loop)
+        if self.loop.refusal is not None:
+            raise self.loop.refusal
         try:
-            asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
+            future.result(timeout)
         except concurrent.futures.TimeoutError:  # up to Python 3.10 this is another TimeoutError
             raise TimeoutError from None
 
@@ -163,17 +165,20 @@ class ControlThread:
         """
         aside = _Aside(self, call, args, discard)
         answer = aside.answer
-        threads.start(threading.Thread(target=aside.run, name="zerohop-aside", daemon=True))
+        threads.Thread(aside.run, name="zerohop-aside").begin()
         return await answer
 
     def stop(self, timeout: float) -> bool:
         """Cancel all tasks, end the loop and the thread; return False if that takes more than ``timeout`` seconds."""
         # First, so that a stop that a signal's handler cuts short here is one that the next stop goes on with.
         self._stopped = True
-        if self.refused is None and not (self._ending or self._broken or self.loop.is_closed()):
+        runs = self.refused is None or self.loop.refusal is not None
+        if runs and not (self._ending or self._broken or self.loop.is_closed()):
             # The tasks are cancelled one turn of the loop later, when all have begun: a coroutine that is cancelled
             # before it has begun runs no code, and leaves its sockets open.
             self._queue(self.loop.call_soon, self._cancel_all)
+            if self.loop.refusal is not None:
+                self.loop.wake_by_closing()
         # A thread that sleeps in an epoll whose descriptors are closed cannot be woken.
         if self._thread is not threading.current_thread() and not self._broken:
             self._thread.join(timeout)
@@ -196,8 +201,8 @@ class ControlThread:
         """
         if self._stopped or self.refused is not None:
             return self._broken
-        lost = [sock for sock, file in list(self._sockets.items()) if _is_lost(sock.fileno(), file)]
-        if not lost and not _is_lost(self._selector.fileno(), self._selector_file):
+        lost = [sock for sock, file in list(self._sockets.items()) if _is_lost(sock, file)]
+        if not lost and not _is_lost(self._selector, self._selector_file):
             return False
         self._broken = self._stopped = True
         for sock in lost:
@@ -284,9 +289,11 @@ class ControlThread:
             self._report(error)
 
 
-def _is_lost(fd: int, file: File | None) -> bool:
+def _is_lost(owner: socket.socket | selectors.EpollSelector, file: File | None) -> bool:
     """Tell whether an open descriptor is of another file than it was, or was closed by somebody else."""
-    return fd >= 0 and file_of(fd) not in (None, file)
+    fd = owner.fileno()
+    # Another thread may close it just now, as it should, and the number be that of a new file.
+    return fd >= 0 and file_of(fd) not in (None, file) and owner.fileno() == fd
 
 
 class _Aside(Generic[T]):

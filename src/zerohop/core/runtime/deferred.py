@@ -121,6 +121,14 @@ class Deferred(InFlight[T]):
         """Note how to make the error if the deadline passes from now on."""
         self._silence = silence
 
+    def forget_work(self) -> None:
+        """Let go of what the work was made of, which a user who keeps the operation would keep with it."""
+        self._task = None
+        silence, native = self._silence, self._native
+        if silence is not None:
+            late = native is not None and native.status == Status.DEADLINE
+            self._silence = partial(copy_of, silence()) if late else None
+
     def _abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -258,11 +266,11 @@ class Work(NamedTuple):
 
 
 def _ended(core: Runtime, operation: Deferred[T], at_end: Callable[[], object] | None) -> None:
-    operation._task = None
     core.deferred.pop(operation, None)
     operation.prepared()
     if at_end is not None:
         at_end()
+    operation.forget_work()
 
 
 def _start(work: Work, shortcut: Callable[[Work], object] | None) -> None:

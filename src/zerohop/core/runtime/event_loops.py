@@ -8,9 +8,12 @@ several loops a Context.
 from __future__ import annotations
 
 import asyncio
+import collections
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import CompletionQueue, LoopBell, NativeError
 from zerohop.core.base import closed_engine
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     Disarm = Callable[[CompletionQueue, int], object]
 
 
+_DRAIN: Final = methodcaller("drain")
+
+
 class LoopQueue:
     """Holds the completion queue of one loop and one engine. Its methods are for the loop's own thread.
 
@@ -39,6 +45,8 @@ class LoopQueue:
         self._bell = LoopBell(self._queue)
         self._loop = weakref.ref(loop)
         self._waiting: dict[int, Callable[[], None]] = {}
+        # Tokens of events that have happened, whose callbacks have still to be called.
+        self._happened: collections.deque[int] = collections.deque()
         self._tokens = 0
         self.closed = False
         # A loop has one way to report its end: it closes the asynchronous generators that were begun on it.
@@ -115,13 +123,28 @@ class LoopQueue:
         self.closed = True
 
     def _drain(self, _: object) -> None:
-        tokens = self._bell.drain()
-        for token in tokens:
-            callback = self._waiting.pop(token, None)
+        try:
+            # One call of C, so that nothing that a signal's handler raises comes between the two queues.
+            self._happened.extend(chain.from_iterable(map(_DRAIN, (self._bell,))))
+            self._call_back()
+        except BaseException:
+            loop = self._loop()
+            if self._happened and loop is not None:
+                loop.call_soon(self._call_back)
+            raise
+
+    def _call_back(self) -> None:
+        some = bool(self._happened)
+        while self._happened:
+            token = self._happened[0]
+            callback = self._waiting.get(token)
             if callback is not None:
                 callback()
+                self._waiting.pop(token, None)
+            # Last: an exception in the middle leaves the token, and a callback may be called twice.
+            self._happened.popleft()
         # Without a token, only a piece of a message has come: the progress thread takes the rest.
-        if tokens and self._waiting:
+        if some and self._waiting:
             self._bell.listen()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from zerohop._native import NativeError
+from zerohop.config.checks import check_int
 from zerohop.core.runtime.devices import GPUS, HOST
 from zerohop.errors import from_native
 
@@ -34,13 +35,13 @@ def place_of(core: Runtime, stream: Stream, near: str = HOST) -> Place:
 
     Raises:
         TypeError: not a stream.
-        ValueError: this Context has no GPU, or not the one that the stream is on.
+        ValueError: this Context has no GPU, or not the one that the stream is on; a number that no stream has.
         Unsupported: the stream is being captured into a graph.
     """
     number = _number(stream)
     place = Place(_device(core, stream, near), number)
     try:
-        core.engine.check_stream(*place)
+        core.engine.check_stream(place.device, check_int("stream", place.number, 0, (1 << 64) - 1))
     except NativeError as error:
         core.check_open()
         raise from_native(*error.args, operation="stream") from None
@@ -53,7 +54,10 @@ def _number(stream: Stream) -> int:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         # The first drafts of the protocol had an attribute in place of the method.
-        version, number = protocol() if callable(protocol) else protocol
+        try:
+            version, number = protocol() if callable(protocol) else protocol
+        except TypeError:
+            raise TypeError("__cuda_stream__ gives a pair, its version and the driver's number of the stream") from None
         if version != 0:
             raise TypeError(f"version {version} of the stream protocol is not known here")
         return int(number)

@@ -1,0 +1,80 @@
+"""The shared file behind memory, where looking for it or opening it fails."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support import seccomp
+from support.options import Options
+from support.patience import ANSWER_S, PATIENCE_S
+from zerohop.core.memory import shared_pages
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+
+_IN_SANDBOX = """
+import mmap, sys
+import numpy as np
+import zerohop
+from support import seccomp
+context, owner = zerohop.Context(), zerohop.Context()
+handle = owner.alloc(4096).share("rw")
+context.write(np.ones(4096, np.uint8), handle).result(5)
+views = [np.frombuffer(mmap.mmap(-1, 4096), np.uint8), np.frombuffer(b"x" * 4096, np.uint8)]
+seccomp.forbid(sys.argv[1], everywhere=True)
+for view in views:
+    assert context.write(view, handle).result(5) == 4096
+    assert context.register(view).nbytes == 4096
+context.close()
+owner.close()
+"""
+
+
+@pytest.mark.parametrize("call", ["openat", "close"])
+def test_a_sandbox_that_refuses_the_look(call: str) -> None:
+    """The file is an extra: without it, peers reach the memory another way."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
+    command = [sys.executable, "-c", _IN_SANDBOX, call]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("step", ["look", "open", "reserve"])
+def test_no_descriptor_left(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """That is a limit, and not the end of a fast path in silence; the next call finds the file again."""
+    context = open_context(Options(sim_devices=0))
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.truncate(1 << 16)
+        view = np.frombuffer(mmap.mmap(file.fileno(), 1 << 16), np.uint8)
+
+        def full(*_: object, **__: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        def full_for(path: str, *arguments: int) -> int:
+            there = path.startswith("/proc/self/fd/" if step == "reserve" else "/dev/shm/")
+            return full() if there else os.open(path, *arguments)
+
+        with monkeypatch.context() as patch:
+            if step == "look":
+                patch.setattr(shared_pages, "_MAPS", SimpleNamespace(open=full))
+            else:
+                patch.setattr(shared_pages, "os", SimpleNamespace(**{**vars(os), "open": full_for}))
+            with pytest.raises(zh.LimitReached, match="descriptors") as caught:
+                context.register(view)
+            assert "ulimit -n" in caught.value.fix
+        memory = context.register(view)
+        written = open_context(Options(sim_devices=0)).write(np.arange(64, dtype=np.uint8), memory.share("rw")[:64])
+        written.result(PATIENCE_S)
+        assert "mapped" in str(written.explain())
