@@ -49,16 +49,21 @@ each operation.
 "target polling": a thread there waits for notifications and does not sleep. "target asleep" and "await-asleep": a
 pause before each operation, in which the other process, or both, have gone to sleep. `staged`: between two simulated
 GPUs, through host buffers.
+
+"views": parts of one memory, each with a handle of its own. The time is that of sharing all of them in the process that
+owns the memory, and of the first reads of all in a process that has just started, which connects with them.
+"first_use": the first read through one more handle of a connected peer, of an array of its own. "raw": arrays that the
+caller did not register.
 """
 
 PLOT = "\n![Latencies, rates and page lists beside their floors](../bench/results/bench.png)\n"
 
 BESIDE = """
-## A Transport
+## Beside another call
 
-Beside each row what took turns with it, round by round: the Context's own call, or as many single writes, and how many
-times that the row takes. RdmaTransport's column is what torchcomms' documentation gives between two hosts with GPUs,
-**a different fabric**, and how many times faster the row is than that.
+Beside each row what took turns with it, round by round: the Context's own call, as many single writes, or the same call
+with Memories, and how many times that the row takes. RdmaTransport's column is what torchcomms' documentation gives
+between two hosts with GPUs, **a different fabric**, and how many times faster the row is than that.
 
 """
 

@@ -39,10 +39,12 @@ How rows are measured is told in [benchmarks.md](benchmarks.md).
 | C++ copy and word | the same, and a word that the stream writes after it, which the host spins on |
 | C++ kernel | one launch for each list of pages, whose numbers lie on the GPU already; of three grids the fastest |
 | C++ copies, all at once | each GPU to each other one, from one process |
+| driver's open | `cuIpcOpenMemHandle` of an allocation of the other process, which is open nowhere yet |
 
-"expandable": memory of PyTorch's expandable segments; all other is `cudaMalloc`'s. RdmaTransport's column is what the
-documentation of torchcomms gives, over a NIC of 400 Gb/s between two hosts: **a different fabric** than NVLink, and the
-comparison says what a user gains on one host, not how the two libraries compare.
+"first_use": of a tensor in an allocation that is open already ("known"), or in one of its own ("new"). "raw": tensors
+that the caller did not register. "expandable": memory of PyTorch's expandable segments; all other is `cudaMalloc`'s.
+RdmaTransport's column is what the documentation of torchcomms gives, over a NIC of 400 Gb/s between two hosts: **a
+different fabric** than NVLink, and the comparison says what a user gains on one host, not how the libraries compare.
 
 Processes that share one GPU take turns on it, and a turn lasts: `write_notify`, which is measured there and back, has
 no floor there.
@@ -92,7 +94,7 @@ def _section(name: str, report: Report) -> str:
     if any(_plain(row) for row in report.rows):
         parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
     if any(row.beside for row in report.rows):
-        parts.append(f"\n### A Transport\n\n{BESIDE}{beside_table(report.rows)}")
+        parts.append(f"\n### Beside another call\n\n{BESIDE}{beside_table(report.rows)}")
     return "".join([*parts, targets_section(report, "###"), rows_section(report, "###")])
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -89,6 +90,21 @@ class GpuCopies:
     ) -> list[int]: ...
 
 def copy_all_pairs(gpus: int, nbytes: int, rounds: int) -> list[int]: ...
+
+class GpuMemory:
+    def __init__(self, device: int, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def fill(
+        self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]
+    ) -> None: ...
+    def handle(self) -> bytes: ...
+
+def open_allocations(
+    device: int,
+    handles: Sequence[bytes],
+    target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> list[int]: ...
 
 class Ring:
     def __init__(self, fd: int, nbytes: int) -> None: ...

@@ -87,9 +87,13 @@ def test_lists_of_ranges(name: str) -> None:
     assert found[0]["floor"] == "memcpy per range"
 
 
-def test_views_of_one_allocation() -> None:
-    (row,) = rows("views", "--bytes", "64", "--batch", 300)
-    assert (row["batch"], row["form"], row["path"].split()[:2]) == (300, "mapped", ["shm", "(mapped)"])
+def test_handles() -> None:
+    """Many of one memory, the first use of one more, and memory that nobody has registered."""
+    views, first, raw = rows("views", "first_use", "raw", "--batch", 300)
+    assert (views["batch"], views["form"], views["path"].split()[:2]) == (300, "mapped", ["shm", "(mapped)"])
+    assert (first["batch"], first["form"], first["GBps"]) == (1, "ring", None)
+    assert (raw["beside"], raw["bytes"]) == ("Memories", 64 << 10)
+    assert raw["beside_p50_us"] > 0
 
 
 def test_rows_without_transfers() -> None:

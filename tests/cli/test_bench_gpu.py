@@ -18,7 +18,7 @@ from support.buffers import GPUS
 from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
-from zerohop.cli.bench.floors import GpuFloors, copy_kernels
+from zerohop.cli.bench.gpu_floors import GpuFloors, copy_kernels
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import SEED_US, Case, Row
@@ -51,7 +51,7 @@ class TestPlan:
 
     def test_memory_of_expandable_segments(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rows of the table a second time, with a torch that can use GPUs; not where the host is at one end."""
-        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan.has_torch", lambda: True)
         names = ("write", "read", "write_notify", "write_pages", "read_pages")
         cases = planned(names=names, src="cuda:0", dst="cuda:1", providers=("p2p",))
         assert {case.name for case in cases if case.mode == "expandable"} == set(names)
@@ -193,6 +193,20 @@ class TestOnGpus:
         assert {each.name for each in found} == {*names, *lists}
         assert all(each.verified for each in found)
         assert {(each.provider, each.form) for each in found} == {("p2p", "peer")}
+
+    def test_handles(self, tmp_path: Path) -> None:
+        """Many of one memory, the first use of one more, and memory that nobody has registered."""
+        found = measured(tmp_path, "views", "first_use", "raw", "--dst", f"cuda:{GPUS > 1:d}", "--batch", "100")
+        assert [(each.name, each.mode) for each in found] == [
+            ("views", None),
+            ("first_use", "known"),
+            ("first_use", "new"),
+            ("raw", None),
+        ]
+        assert all(each.verified for each in found)
+        assert {(each.provider, each.form) for each in found} == {("p2p", "peer")}
+        assert found[2].floor_p50_us
+        assert found[3].beside_p50_us
 
     def test_between_a_gpu_and_the_host(self, tmp_path: Path) -> None:
         found = measured(tmp_path, "write", "read", "--dst", "host", "--bytes", "64Ki")

@@ -51,6 +51,11 @@ def test_default_plan_has_a_row_for_every_target(tmp_path: Path) -> None:
         assert any(all(getattr(case, key) == value for key, value in target.fields.items()) for case in cases), target
 
 
+def test_many_views_are_fewer_of_a_quick_run() -> None:
+    counts = {quick: [case.batch for case in plan(Request(names=("views",), quick=quick))] for quick in (False, True)}
+    assert counts == {False: [10_000, 20_000], True: [1000]}
+
+
 def test_plan_keeps_to_what_was_asked() -> None:
     cases = plan(Request(names=("read",), providers=("tcp",), src="host", dst="host", sizes="8,1Ki", batch=4))
     assert cases == [Case("read", "tcp", "host", "host", nbytes, batch=4, form="stream") for nbytes in (8, 1024)]
@@ -61,6 +66,7 @@ def test_plan_keeps_to_what_was_asked() -> None:
     }
     assert {case.name for case in plan(Request(providers=("shm",)))} == {
         *("write", "read", "write_notify", "write_pages", "read_pages", "write_list", "read_list", "views"),
+        *("first_use", "raw"),
         *("transport_write", "transport_read", "transport_write_many"),
     }
 
@@ -219,6 +225,15 @@ def make(name: str = "write", **fields: object) -> Row:
 def test_targets(row: Row, met: bool) -> None:
     (verdict,) = judge(row)
     assert verdict.met is met
+
+
+@pytest.mark.parametrize(
+    ("p50_us", "told", "met"), [(12.9, "2.9 µs more", True), (13.1, "3.1 µs more", False), (9.5, "500 ns less", True)]
+)
+def test_how_much_more_than_another_call(p50_us: float, told: str, met: bool) -> None:
+    gpus = {"provider": "p2p", "src": "cuda:0", "dst": "cuda:1", "bytes": 64 << 10}
+    (verdict,) = judge(make("raw", p50_us=p50_us, beside="Memories", beside_p50_us=10.0, **gpus))
+    assert (verdict.target, verdict.measured, verdict.met) == ("≤ 3 µs more than Memories", told, met)
 
 
 def test_rows_without_a_target_are_not_judged() -> None:

@@ -54,7 +54,7 @@ class TestPlan:
         assert modes == {("cached", 8192), ("cold", 8192)}
 
     def test_between_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan.has_torch", lambda: True)
         cases = plan(Request(names=("transport",), src="cuda:0", dst="cuda:1"))
         assert {case.name for case in cases} == OURS
         for target in GPU_TARGETS:
@@ -67,7 +67,7 @@ class TestPlan:
             return {case.src for case in plan(Request(names=(REGISTER,), **request))}  # type: ignore[arg-type]
 
         for torch, expected in ((True, {"host", "cuda:1"}), (False, {"host"})):
-            monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda torch=torch: torch)
+            monkeypatch.setattr("zerohop.cli.bench.plan.has_torch", lambda torch=torch: torch)
             assert places(src="cuda:1", dst="cuda:0") == expected
             assert places(src="host", dst="cuda:1") == expected
         assert places() == places(src="sim", dst="sim") == {"host"}

@@ -9,7 +9,8 @@ import pytest
 
 from gpu.tensors import options
 from support.sizes import MIB
-from zerohop.cli.bench.session import LocalMemory, set_expandable
+from zerohop.cli.bench.session import LocalMemory
+from zerohop.cli.bench.tensors import set_expandable
 from zerohop.cli.payload import digest
 
 if TYPE_CHECKING:

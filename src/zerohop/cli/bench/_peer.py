@@ -11,9 +11,10 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 import zerohop
-from zerohop._floors import Flag, Ring, socket_pong, socket_receive
+from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_receive
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
+from zerohop.cli.bench.tensors import gpu_array
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.cli.peer import Answer, accept, commands_of, serve
 from zerohop.config.settings import UNSET
@@ -73,6 +74,30 @@ class BenchPeer:
         handles = [memory[at : at + nbytes].share("r") for at in range(0, count * nbytes, nbytes)]
         took = time.perf_counter_ns() - start
         return {"ns": took, "handles": [bytes(handle).hex() for handle in handles]}
+
+    def share_arrays(self, kind: str, count: int, nbytes: int, filled: int, seed: int) -> Answer:
+        """Make arrays of `nbytes`, fill the first bytes of each, and share each; "parts" and a GPU: of one allocation.
+
+        The filled bytes of all, one after the other, are the random bytes of `seed`.
+        """
+        how, _, device = kind.partition(" ")
+        whole = gpu_array(count * nbytes, device) if how == "parts" else None
+        payload = random_bytes(seed, count * filled)
+        handles = []
+        for number in range(count):
+            part = None if whole is None else whole[number * nbytes : (number + 1) * nbytes]
+            self._memories.append(LocalMemory(self.context, kind, nbytes, what=part))
+            self.memory.put(payload[number * filled : (number + 1) * filled])
+            handles.append(bytes(self.memory.memory.share("r")).hex())
+        return {"handles": handles}
+
+    def read_views(self, handles: list[str], nbytes: int) -> Answer:
+        """Read through all handles at once into one memory, part by part; return the time that it took."""
+        memory, remotes = self.memory.memory, list(map(accept, handles))
+        cpu, start = time.process_time_ns(), time.perf_counter_ns()
+        reads = [self.context.read(each, memory[at * nbytes : (at + 1) * nbytes]) for at, each in enumerate(remotes)]
+        zerohop.wait_all(reads, TIMEOUT)
+        return {"ns": time.perf_counter_ns() - start, "cpu_ns": time.process_time_ns() - cpu}
 
     def release(self) -> None:
         """Close all memory."""
@@ -135,6 +160,7 @@ class FloorPeer:
         self._fds: dict[str, int] = {}
         self._ring_bytes = 0
         self._target: Octets = np.zeros(0, np.uint8)
+        self._allocations: list[GpuMemory] = []
 
     def floor_open(self, descriptors: dict[str, int], ring_bytes: int) -> None:
         """Take the inherited descriptors by name."""
@@ -175,6 +201,18 @@ class FloorPeer:
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP."""
         socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
+
+    def floor_allocate(self, device: int, count: int, nbytes: int, filled: int, seed: int) -> Answer:
+        """Allocate memory of a GPU, fill the first bytes of each allocation, and return the driver's handles."""
+        payload = random_bytes(seed, count * filled)
+        for number in range(count):
+            self._allocations.append(GpuMemory(device, nbytes))
+            self._allocations[-1].fill(payload[number * filled : (number + 1) * filled])
+        return {"handles": [each.handle().hex() for each in self._allocations]}
+
+    def floor_free(self) -> None:
+        """Free what `floor_allocate` has allocated."""
+        self._allocations.clear()
 
 
 if __name__ == "__main__":

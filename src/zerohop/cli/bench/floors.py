@@ -1,4 +1,4 @@
-"""Measures the raw limits that rows are compared with, by `zerohop._floors`: between both processes, or two GPUs."""
+"""Measures the raw limits that rows are compared with, by `zerohop._floors`, between both processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop._floors import FLAG_BYTES, KERNELS, Flag, GpuCopies, Ring, SharedCopy, socket_ping, socket_send
+from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_send
+from zerohop.cli.bench.gpu_floors import FloorBroken, GpuFloors
 from zerohop.cli.payload import Octets, PageLists, RangeLists, digest
-from zerohop.core import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
 MOST: Final = 500  # rounds of a floor at most: on processors that others use, two spinning processes starve
-# Numbers of blocks of the kernel for page lists, and launches to find the fastest of them.
-_GRIDS: Final = (132, 264, 528)
-_TRIES: Final = 5
 _SMALL: Final = 64  # up to this size a socket floor is a round trip, above it a stream with an answer at its end
-
-
-class FloorBroken(RuntimeError):
-    """Raised if a floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
 
 
 class FloorDescriptors:
@@ -237,74 +230,6 @@ def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
     out = [arrival - departure for departure, arrival in zip(here[::2], there[::2], strict=True)]
     back = [arrival - departure for departure, arrival in zip(there[1::2], here[1::2], strict=True)]
     return out + back
-
-
-class GpuFloors:
-    """Copies between the two GPUs of one case; allocates their memory when it is made, and frees it at its end."""
-
-    def __init__(self, case: Case, nbytes: int) -> None:
-        """Allocate `nbytes` on each of the two GPUs."""
-        assert case.src is not None
-        assert case.dst is not None
-        here, there = (int(place.partition(":")[2] or 0) for place in (case.src, case.dst))
-        self._copies = GpuCopies(here, there, nbytes)
-        # For a read, the copy runs on the reader's own GPU.
-        self._pull = case.reads
-        self._blocks = 0
-
-    def copy(self, source: Octets, rounds: int) -> list[int]:
-        """Copy, and synchronise the stream."""
-        self._copies.fill(source)
-        times = self._copies.copy(source.size, rounds, self._pull)
-        self._check(source)
-        return times
-
-    def copy_word(self, source: Octets, rounds: int) -> list[int]:
-        """Copy, then write a word that the host waits for."""
-        self._copies.fill(source)
-        times = self._copies.copy_word(source.size, rounds)
-        self._check(source)
-        return times
-
-    def pages(self, image: bytes, source: Octets, lists: PageLists, rounds: int) -> list[int]:
-        """Run one kernel for each list of pages, whose numbers lie on the GPU; with the fastest of three grids."""
-
-        def run(count: int, blocks: int) -> list[int]:
-            return self._copies.pages(image, *lists, count, self._pull, blocks)
-
-        self._copies.fill(source)
-        times = run(max(rounds, len(lists.here) // lists.batch), self._fastest_grid(run))
-        self._check(lists.placed(source))
-        return times
-
-    def ranges(self, image: bytes, source: Octets, lists: RangeLists, rounds: int) -> list[int]:
-        """Run one kernel for the whole list of ranges, which lies on the GPU; with the fastest of three grids."""
-
-        def run(count: int, blocks: int) -> list[int]:
-            return self._copies.ranges(image, *lists, count, self._pull, blocks)
-
-        self._copies.fill(source)
-        times = run(rounds, self._fastest_grid(run))
-        self._check(lists.placed(source))
-        return times
-
-    def _fastest_grid(self, run: Callable[[int, int], list[int]]) -> int:
-        """Return the number of blocks for a kernel, which is found at its first use."""
-        if not self._blocks:
-            run(_TRIES, _GRIDS[0])  # the first launch loads the kernel
-            self._blocks = min(_GRIDS, key=lambda blocks: sorted(run(_TRIES, blocks))[_TRIES // 2])
-        return self._blocks
-
-    def _check(self, expected: Octets) -> None:
-        found = np.zeros_like(expected)
-        self._copies.take(found)
-        if not np.array_equal(found, expected):
-            raise FloorBroken("a copy between GPUs delivered wrong bytes")
-
-
-def copy_kernels(capability: int) -> tuple[bytes | None, str]:
-    """Return the floors' kernels, compiled for a device of that compute capability; else None and the reason."""
-    return kernels.compiled(KERNELS, capability)
 
 
 def transfer_floor(

@@ -14,7 +14,8 @@ import numpy as np
 
 from zerohop._floors import copy_all_pairs
 from zerohop.cli.bench.rows import TENSOR_BYTES, Row, Samples
-from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
+from zerohop.cli.bench.session import TIMEOUT
+from zerohop.cli.bench.tensors import import_torch, set_expandable
 from zerohop.cli.bench.transfers import measure_posts
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import accept

@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.floors import MOST, GpuFloors, one_way
+from zerohop.cli.bench.floors import MOST, one_way
+from zerohop.cli.bench.gpu_floors import GpuFloors
 from zerohop.cli.bench.rows import Row, Samples, is_gpu
 from zerohop.cli.bench.session import cut, memory_kind
 from zerohop.cli.payload import random_bytes

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -22,6 +19,7 @@ from zerohop.cli.bench.rows import (
     Case,
     is_gpu,
 )
+from zerohop.cli.bench.tensors import has_torch
 from zerohop.config import protection
 from zerohop.core.lanes.path_choice import PEER
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     *("write", "read", "write_notify", "write_pages", "read_pages", "write_list", "read_list"),
-    *("register", "views", "idle", "import"),
+    *("register", "views", "first_use", "raw", "idle", "import"),
     *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
@@ -51,7 +49,11 @@ _SMALL_WRITE: Final = 8 * _KI
 _SMALL: Final = 64  # up to this size it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
 _LISTS: Final = ("write_list", "read_list")
+_ONE_BY_ONE: Final = ("write_notify", "first_use", "raw")
 _FEW_RANGES: Final = 5000  # of a quick run
+_VIEWS, _FEW_VIEWS, _VIEW_BYTES = (10_000, 20_000), (1000,), 64
+_FIRST_BYTES: Final = 4 * _KI
+_RAW_BYTES: Final = 64 * _KI
 _GPU_PAGE_SIZES: Final = (1 * _KI, 4 * _KI, 16 * _KI, 64 * _KI)
 ALL_GPUS: Final = "cuda:*"
 _EXPANDABLE: Final = "expandable"
@@ -144,7 +146,7 @@ def _place(word: str | None) -> str | None:
 def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
     src, dst = request.src or request.dst, request.dst or request.src
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
-        cases = list(_gpu_cases(name, src, dst, sizes, request.batch))
+        cases = list(_gpu_cases(name, src, dst, sizes, request))
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in ("stream_wait", "all_pairs"):
         return []
@@ -163,9 +165,11 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
     elif name == "write_notify":
         cases = _notified(sizes)
     elif name == "views":
-        views = Case(name, "shm", "host", "host", form="mapped")
-        counts = (request.batch,) if request.batch else (1000,) if request.quick else (10_000, 20_000)
-        cases = [replace(views, bytes=nbytes, batch=count) for nbytes in sizes or (4 * _KI,) for count in counts]
+        cases = _views(Case(name, "shm", "host", "host", form="mapped"), sizes, request)
+    elif name == "first_use":
+        cases = [Case(name, "shm", "host", "host", nbytes, form="ring") for nbytes in sizes or (_FIRST_BYTES,)]
+    elif name == "raw":
+        cases = [Case(name, "shm", "host", "host", nbytes, form="ring") for nbytes in sizes or (_RAW_BYTES,)]
     elif name.startswith(TRANSPORT):
         cases = _transport_cases(name, sizes, request)
     elif name in _LISTS:
@@ -177,7 +181,7 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
             case,
             src=request.src or case.src,
             dst=request.dst or case.dst,
-            batch=case.batch if request.batch is None or name == "write_notify" else request.batch,
+            batch=case.batch if request.batch is None or name in _ONE_BY_ONE else request.batch,
         )
         for case in cases
         if (not request.providers or case.provider in request.providers)
@@ -237,6 +241,11 @@ def _notified(sizes: tuple[int, ...] | None) -> list[Case]:
     ]
 
 
+def _views(case: Case, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:
+    counts = (request.batch,) if request.batch else _FEW_VIEWS if request.quick else _VIEWS
+    return [replace(case, bytes=nbytes, batch=count) for nbytes in sizes or (_VIEW_BYTES,) for count in counts]
+
+
 def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
     return [
         Case(name, provider, "host", "host", nbytes, batch=_PAGES, form=form)
@@ -254,20 +263,21 @@ def _range_lists(name: str, sizes: tuple[int, ...] | None, count: int) -> list[C
     ]
 
 
-def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> Iterable[Case]:
+def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, request: Request) -> Iterable[Case]:
     """Return the cases of one name between two places, at least one of which is a GPU."""
+    batch = request.batch
     if name in ("write", "read"):
         return _gpu_transfers(name, src, dst, sizes, batch)
     if name in ("write_pages", "read_pages"):
         pages = Case(name, "p2p", src, dst, batch=batch or PAGES)
         cases = [replace(pages, bytes=nbytes) for nbytes in sizes or _GPU_PAGE_SIZES]
-        return cases + [replace(case, mode=_EXPANDABLE) for case in cases if _has_torch() and _both(src, dst)]
+        return cases + [replace(case, mode=_EXPANDABLE) for case in cases if has_torch() and _both(src, dst)]
     if name in _LISTS:
         return [Case(name, "p2p", src, dst, nbytes, batch or RANGES) for nbytes in sizes or (RANGE_BYTES,)]
     if name == "write_notify":
         note = Case(name, "p2p", src, dst, mode="result")
         notes = [replace(note, bytes=nbytes) for nbytes in sizes or (8 * _KI,)]
-        return notes + [replace(case, mode=_EXPANDABLE) for case in notes if _has_torch() and _both(src, dst)]
+        return notes + [replace(case, mode=_EXPANDABLE) for case in notes if has_torch() and _both(src, dst)]
     if name == "all_pairs" and _both(src, dst) and src != dst:
         return [Case(name, "p2p", ALL_GPUS, ALL_GPUS, nbytes) for nbytes in sizes or (256 * _MI,)]
     if name in ("transport_write", "transport_read"):
@@ -277,8 +287,17 @@ def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, bat
     if name == "transport_register":
         # The registered tensors are those of the first GPU of the two places.
         device = src if is_gpu(src) else dst
-        return _registrations(("host", device) if _has_torch() else ("host",), sizes)
-    if not _both(src, dst) or not _has_torch():
+        return _registrations(("host", device) if has_torch() else ("host",), sizes)
+    if not _both(src, dst):
+        return []
+    if name == "views":
+        return _views(Case(name, "p2p", src, dst), sizes, request)
+    if name == "first_use":
+        first = Case(name, "p2p", src, dst)
+        return [replace(first, bytes=n, mode=mode) for n in sizes or (_FIRST_BYTES,) for mode in ("known", "new")]
+    if name == "raw":
+        return [Case(name, "p2p", src, dst, nbytes) for nbytes in sizes or (_RAW_BYTES,)]
+    if not has_torch():
         return []
     if name == "register":
         tensor = Case(name, src=src, bytes=TENSOR_BYTES)
@@ -306,7 +325,7 @@ def _gpu_transfers(name: str, src: str, dst: str, sizes: tuple[int, ...] | None,
     if name == "write":
         cases.append(replace(case, bytes=8 * _KI, batch=TOGETHER))
     if _both(src, dst):
-        if _has_torch():
+        if has_torch():
             cases += [replace(case, bytes=nbytes, mode=_EXPANDABLE) for nbytes in (8 * _KI, 1 * _MI, 256 * _MI)]
         staged = Case(name, "tcp", src, dst, 256 * _MI, form="staged")
         cases += [staged, replace(staged, src="host", dst="host", form="stream")]
@@ -315,11 +334,3 @@ def _gpu_transfers(name: str, src: str, dst: str, sizes: tuple[int, ...] | None,
 
 def _both(src: str, dst: str) -> bool:
     return is_gpu(src) and is_gpu(dst)
-
-
-@functools.cache
-def _has_torch() -> bool:
-    """Tell whether there is a torch that can use GPUs: some are built without."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    return bool(importlib.import_module("torch").cuda.is_available())

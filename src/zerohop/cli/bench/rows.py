@@ -47,6 +47,8 @@ RANGES: Final = 120_000
 RANGE_BYTES: Final = 7680
 TLS: Final = "tls"
 _OBJECTS_BYTES: Final = 512
+_NO_RATE: Final = frozenset(("views", "first_use"))  # what they take hardly depends on the bytes
+_READS: Final = frozenset(("read", "read_pages", "read_list", "transport_read", "views", "first_use"))
 
 
 def is_gpu(place: str | None) -> bool:
@@ -69,7 +71,7 @@ class Case:
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
             "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "tls" for
-            Contexts with encryption="all".
+            Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new".
         target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
             None: not controlled.
     """
@@ -87,7 +89,7 @@ class Case:
     @property
     def reads(self) -> bool:
         """Tell whether the bytes come to the process that asks for them."""
-        return self.name in ("read", "read_pages", "read_list", "transport_read")
+        return self.name in _READS
 
     @property
     def on_gpu(self) -> bool:
@@ -232,7 +234,7 @@ class Samples:
             floor: name of the floor, or None.
             path: the library's explanation of the path, or None.
         """
-        moved = case.bytes * case.batch if case.provider else 0
+        moved = case.bytes * case.batch if case.provider and case.name not in _NO_RATE else 0
         median = percentile(self.times_ns, 0.5)
         floor_median = percentile(self.floor_ns, 0.5) if self.floor_ns else None
         return replace(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench import local, notify, transfers, transport
+from zerohop.cli.bench import handles, local, notify, transfers, transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.rows import TLS, is_gpu
-from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
+from zerohop.cli.bench.session import COMMAND_TIMEOUT, FULL, PEER, QUICK, Effort, Session, open_session
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from zerohop.cli.bench.rows import Case, Row
 
-_COMMAND_TIMEOUT = 120.0
 _SMALLER = "Ask for less with --bytes or --batch"
 
 
@@ -144,7 +143,7 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
     """Measure all cases, one setting of Contexts after the other; yield each row as soon as it is measured."""
     with closing(FloorDescriptors()) as descriptors:
         fds = tuple(descriptors.for_peer().values())
-        with PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=_COMMAND_TIMEOUT) as peer:
+        with PeerProcess(PEER, pass_fds=fds, timeout=COMMAND_TIMEOUT) as peer:
             floors = Floors(peer, descriptors)
             for setting, group in _grouped(cases).items():
                 if setting is None:
@@ -174,7 +173,9 @@ _MEASURES: Final[Mapping[str, Callable[[Session, Case], Row]]] = {
     "write_list": transfers.measure_list,
     "read_list": transfers.measure_list,
     "register": local.measure_register,
-    "views": transfers.measure_views,
+    "views": handles.measure_views,
+    "first_use": handles.measure_first_use,
+    "raw": handles.measure_raw,
     "idle": local.measure_idle,
     "stream_wait": local.measure_stream_wait,
     "all_pairs": local.measure_all_pairs,

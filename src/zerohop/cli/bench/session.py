@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import secrets
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import zerohop
+from zerohop.cli.bench.tensors import gpu_array, zeros
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.cli.peer import accept
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STOP: Final = 0xFFFF_FFFF  # the notification that ends the other process's polling
 POLLING_SPIN_US: Final = 5_000_000.0
 TIMEOUT: Final = 60.0
+PEER: Final = "zerohop.cli.bench._peer"  # the module that the other processes run
+COMMAND_TIMEOUT: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,21 @@ QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, limit=1.0, asleep=15, id
 class LocalMemory:
     """Holds memory of this process, with the means to fill and digest it, whatever its kind."""
 
-    def __init__(self, context: zerohop.Context, kind: str, nbytes: int) -> None:
-        """Make memory of `kind`: "numpy", "alloc", a device's name, or "expandable" and a GPU's name."""
+    def __init__(self, context: zerohop.Context, kind: str, nbytes: int, *, what: Any = None) -> None:
+        """Make memory of `kind`, or register `what`, an array or a tensor of that kind.
+
+        A kind is "numpy", "alloc", a device's name, or a GPU's name after "expandable" or "tensor", which is in an
+        allocation of cudaMalloc that no Context has made.
+        """
         self.array: Octets | None = None
         how, _, device = kind.rpartition(" ")
-        if how:
-            self.memory = context.register(_expandable_tensor(nbytes, device))
+        if what is not None:
+            self.array = what if kind == "numpy" else None
+            self.memory = context.register(what)
+        elif how == "expandable":
+            self.memory = context.register(zeros(nbytes, device, expandable=True))
+        elif how == "tensor":
+            self.memory = context.register(gpu_array(nbytes, device))
         elif kind == "numpy":
             self.array = np.zeros(nbytes, np.uint8)
             self.array.fill(1)  # touch every page now
@@ -184,30 +195,6 @@ def cut(
     """Return the first `count` pieces of `nbytes` of both memories, in pairs."""
     pieces = [slice(i * nbytes, (i + 1) * nbytes) for i in range(count)]
     return [(memory[piece], remote[piece]) for piece in pieces]
-
-
-def import_torch() -> Any:
-    """Return torch, which is installed if a case that needs it was planned."""
-    return importlib.import_module("torch")
-
-
-def set_expandable(*, on: bool) -> None:
-    """Set whether torch allocates expandable segments of virtual memory, or memory of cudaMalloc."""
-    torch = import_torch()
-    torch.cuda.empty_cache()
-    # torch has no public name for either function, of which newer versions have the first.
-    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001
-    (setter or torch.cuda.memory._set_allocator_settings)(f"expandable_segments:{on}")  # noqa: SLF001
-
-
-def _expandable_tensor(nbytes: int, device: str) -> object:
-    """Return a tensor in an expandable segment, once its zeros are written."""
-    torch = import_torch()
-    set_expandable(on=True)
-    tensor = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    # torch has only queued the zeros, and copies that name no stream overtake them.
-    torch.cuda.synchronize(device)
-    return tensor
 
 
 def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:

@@ -19,6 +19,8 @@ _PAIR: Final = {"provider": "p2p", "src": "cuda:0", "dst": "cuda:1"}
 _SINGLE: Final = {**_PAIR, "batch": 1}
 _EXPANDABLE: Final = "expandable"
 _TCP: Final = {"provider": "tcp", "bytes": 256 * _MI, "batch": 1}
+# Microseconds to share and read parts of one memory, by their number.
+_VIEWS_US: Final = {10_000: 1_000_000, 20_000: 2_000_000}
 _WITHIN: Final = 0.95  # of the speed of the same row on memory of cudaMalloc
 
 
@@ -39,6 +41,7 @@ class Target:
         than_us: microseconds of the same operation elsewhere.
         max_times_beside: limit of the median as a multiple of the median of the row's `beside`.
         min_times_beside: least factor by which it is faster than the row's `beside`.
+        max_more_us: most microseconds that the median is longer than that of the row's `beside`.
         max_cpu: limit of processor seconds per second, in each of the two processes.
         max_bytes: limit of the size.
     """
@@ -55,6 +58,7 @@ class Target:
     than_us: float = 0.0
     max_times_beside: float | None = None
     min_times_beside: float | None = None
+    max_more_us: float | None = None
     max_cpu: float | None = None
     max_bytes: int | None = None
 
@@ -93,8 +97,8 @@ TARGETS: Final = (
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=3),
-    Target(_target("views", "shm", bytes=4096, batch=10_000), max_us=1_000_000),
-    Target(_target("views", "shm", bytes=4096, batch=20_000), max_us=2_000_000),
+    *(Target(_target("views", "shm", bytes=64, batch=count), max_us=most) for count, most in _VIEWS_US.items()),
+    Target(_target("first_use", "shm", bytes=4 * _KI), max_us=100),
     Target(_target("transport_write"), max_times_beside=1.1),
     Target(_target("transport_register", bytes=8 << 10, mode="cached"), max_us=5),
     Target(_target("transport_register", bytes=8 << 10, mode="cold"), max_us=30),
@@ -145,6 +149,10 @@ GPU_TARGETS: Final = (
         )
         for name in ("write", "read")
     ),
+    *(Target({**_PAIR, "name": "views", "bytes": 64, "batch": n}, max_us=most) for n, most in _VIEWS_US.items()),
+    Target(_row("first_use", bytes=4 * _KI, mode="known"), max_us=150),
+    Target(_row("first_use", bytes=4 * _KI, mode="new"), max_times_floor=1.5),
+    Target(_row("raw", bytes=64 * _KI), max_more_us=3),
     Target({"name": "all_pairs", "bytes": 256 * _MI}, min_of_floor=0.9),
     Target({"name": "stream_wait"}, max_cpu=0.01),
 )
@@ -181,6 +189,10 @@ def _verdict(row: Row, target: Target, rows: Sequence[Row]) -> Verdict | None:
     if target.min_times_beside is not None:
         other = f"as fast as {row.beside}"
         return _ratio(row.beside_p50_us, row.p50_us, "≥", target.min_times_beside, other, digits=1)
+    if target.max_more_us is not None and row.p50_us is not None and row.beside_p50_us is not None:
+        more = row.p50_us - row.beside_p50_us
+        told = f"{human_us(abs(more))} {'less' if more < 0 else 'more'}"
+        return Verdict(f"≤ {human_us(target.max_more_us)} more than {row.beside}", told, more <= target.max_more_us)
     if target.times_faster is not None:
         other = f"as fast as {human_us(target.than_us)} (RdmaTransport, different fabric)"
         return _ratio(target.than_us, row.p50_us, "≥", target.times_faster, other, digits=1)

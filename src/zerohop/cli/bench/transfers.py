@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 import zerohop
-from zerohop.cli.bench.floors import MOST, GpuFloors, copy_kernels, transfer_floor
+from zerohop.cli.bench.floors import MOST, transfer_floor
+from zerohop.cli.bench.gpu_floors import GpuFloors, copy_kernels
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, cut
 from zerohop.cli.payload import Octets, PageLists, RangeLists, mixed_ranges, random_bytes
@@ -69,32 +69,6 @@ def measure_transfer(session: Session, case: Case) -> Row:
             moved = payload[: min(total, len(times) * case.batch * case.bytes)]
             samples.verified &= local.holds(moved) if case.reads else session.arrived(moved)
     return samples.row(case, operations=case.batch, floor=floor_name, path=explanation)
-
-
-def measure_views(session: Session, case: Case) -> Row:
-    """Share each part of one allocation there by a handle of its own, and read all of them here, posted at once.
-
-    Each time is that of the sharing and of the first reads; how the handles travel in between is not measured.
-    """
-    total = case.bytes * case.batch
-    samples = Samples()
-    with session.memories(replace(case, name="read"), total) as (local, remote):
-        explanation = session.context.explain(local.memory, remote)
-        for seed in range(session.effort.rounds):
-            payload = session.fill_remote(seed, total)
-            shared = session.peer.call("share_views", count=case.batch, nbytes=case.bytes)
-            handles = [zerohop.RemoteBuffer.from_bytes(bytes.fromhex(each)) for each in shared["handles"]]
-            cpu, start = time.process_time_ns(), time.perf_counter_ns()
-            reads = [
-                session.context.read(handle, local.memory[place * case.bytes : (place + 1) * case.bytes])
-                for place, handle in enumerate(handles)
-            ]
-            for read in reads:
-                read.result(TIMEOUT)
-            samples.times_ns.append(time.perf_counter_ns() - start + shared["ns"])
-            samples.cpu_ns += time.process_time_ns() - cpu
-            samples.verified &= local.holds(payload)
-    return samples.row(case, operations=case.batch, path=explanation)
 
 
 def slots_of(case: Case) -> int:

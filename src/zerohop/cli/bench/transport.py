@@ -11,7 +11,8 @@ import numpy as np
 import zerohop
 from zerohop.cli.bench.floors import MOST, transfer_floor
 from zerohop.cli.bench.rows import Row, Samples, is_gpu
-from zerohop.cli.bench.session import TIMEOUT, cut, import_torch, set_expandable
+from zerohop.cli.bench.session import TIMEOUT, cut
+from zerohop.cli.bench.tensors import import_torch, set_expandable
 from zerohop.cli.bench.transfers import measure_posts, page_floor, slots_of
 from zerohop.cli.payload import PageLists, random_bytes
 
