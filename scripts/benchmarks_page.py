@@ -42,7 +42,8 @@ each operation.
 | memcpy per page | the same, one call for each page of the same lists |
 | C++ ring | a single-producer single-consumer ring in shared memory, both processes spinning |
 | flag in shared memory | 8 bytes and a sequence number in one cache line, both processes spinning, half a round trip |
-| TCP socket, Unix socket | a message and its echo over blocking sockets; with sleeping targets after the same pause |
+| TCP socket, spinning | a message of a 64-byte header and the payload, and its echo; both ends ask until it is there |
+| TCP or Unix socket, blocking | a message and its echo, in calls that sleep; with sleeping targets after a pause |
 | asyncio, TCP or Unix socket | a message from one asyncio loop to another after the same pause, one way |
 | TCP socket stream | the bytes one way, then one byte of answer |
 

@@ -1,7 +1,9 @@
-// Floor: raw blocking stream sockets, connected by the caller (TCP; a Unix pair shows the cost of a wake-up).
-#include "common.hpp"
+// Floor: raw stream sockets, connected by the caller (TCP; a Unix pair shows the cost of a wake-up). Both ends sleep in
+// blocking calls, or both spin on calls that do not wait.
+#include "socket.hpp"
 
 #include <cstring>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -12,6 +14,8 @@ namespace {
 // How long a call waits until this side looks for signals: those that come just before it do not interrupt it.
 constexpr suseconds_t kLookUs = 100'000;
 
+} // namespace
+
 void limit_calls(int fd) {
     const timeval limit{.tv_sec = 0, .tv_usec = kLookUs};
     if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
@@ -19,8 +23,6 @@ void limit_calls(int fd) {
         raise_errno("setsockopt");
 }
 
-// Call it when send() or recv() has failed: returns if the call is to be made again. The first failure of a message
-// sets the deadline, so that a message that comes at once reads no clock.
 void go_on_waiting(int64_t& deadline_ns, double timeout, const char* call) {
     if (errno != EINTR && errno != EAGAIN)
         raise_errno(call);
@@ -30,6 +32,8 @@ void go_on_waiting(int64_t& deadline_ns, double timeout, const char* call) {
     else if (now_ns() > deadline_ns)
         raise_timed_out("the other process is silent");
 }
+
+namespace {
 
 void send_all(int fd, const uint8_t* data, size_t nbytes, double timeout) {
     int64_t deadline_ns = 0;
@@ -59,7 +63,52 @@ void receive_all(int fd, uint8_t* data, size_t nbytes, double timeout) {
     }
 }
 
+// How a message is sent, and received.
+struct Sleeping {
+    static void send(int fd, const uint8_t* data, size_t nbytes, double timeout) {
+        send_all(fd, data, nbytes, timeout);
+    }
+    static void receive(int fd, uint8_t* data, size_t nbytes, double timeout) {
+        receive_all(fd, data, nbytes, timeout);
+    }
+};
+struct Spinning {
+    static constexpr uint32_t kTurnsUntilYield = 64;
+
+    static void send(int fd, const uint8_t* data, size_t nbytes, double timeout) {
+        until_done(nbytes, timeout, "send",
+                   [&](size_t done) { return ::send(fd, data + done, nbytes - done, MSG_NOSIGNAL | MSG_DONTWAIT); });
+    }
+    static void receive(int fd, uint8_t* data, size_t nbytes, double timeout) {
+        until_done(nbytes, timeout, "recv",
+                   [&](size_t done) { return recv(fd, data + done, nbytes - done, MSG_DONTWAIT); });
+    }
+
+private:
+    template <typename Call>
+    static void until_done(size_t nbytes, double timeout, const char* name, Call call) {
+        size_t done = 0;
+        uint32_t turns = 0;
+        const auto all = [&] {
+            const ssize_t moved = call(done);
+            if (moved == 0)
+                throw std::runtime_error("the other process closed the socket");
+            if (moved < 0 && errno != EAGAIN && errno != EINTR)
+                raise_errno(name);
+            // Both ends may have got one processor, where each would spin until its time is up.
+            if (moved < 0 && (++turns % kTurnsUntilYield) == 0)
+                sched_yield();
+            done += moved > 0 ? static_cast<size_t>(moved) : 0;
+            return done == nbytes;
+        };
+        // A message that is there reads no clock.
+        if (!all())
+            spin_until(all, deadline_after(timeout), "the other process is silent");
+    }
+};
+
 // `payload` holds several messages of `nbytes`; each round sends the next one and compares its echo.
+template <typename Way>
 Samples socket_ping(int fd, const ConstBytes& payload, size_t nbytes, size_t rounds, double timeout) {
     if (nbytes == 0 || payload.size() < nbytes)
         throw nb::value_error("a payload of one message or more is needed");
@@ -71,8 +120,8 @@ Samples socket_ping(int fd, const ConstBytes& payload, size_t nbytes, size_t rou
     for (size_t i = 0; i < rounds; ++i) {
         const uint8_t* message = payload.data() + (i % messages) * nbytes;
         const int64_t start = now_ns();
-        send_all(fd, message, nbytes, timeout);
-        receive_all(fd, echo.data(), nbytes, timeout);
+        Way::send(fd, message, nbytes, timeout);
+        Way::receive(fd, echo.data(), nbytes, timeout);
         samples[i] = now_ns() - start;
         if (std::memcmp(echo.data(), message, nbytes) != 0)
             throw std::runtime_error("wrong payload in a socket round trip");
@@ -80,13 +129,14 @@ Samples socket_ping(int fd, const ConstBytes& payload, size_t nbytes, size_t rou
     return samples;
 }
 
+template <typename Way>
 void socket_pong(int fd, size_t nbytes, size_t rounds, double timeout) {
     std::vector<uint8_t> message(nbytes);
     const nb::gil_scoped_release released;
     limit_calls(fd);
     for (size_t i = 0; i < rounds; ++i) {
-        receive_all(fd, message.data(), nbytes, timeout);
-        send_all(fd, message.data(), nbytes, timeout);
+        Way::receive(fd, message.data(), nbytes, timeout);
+        Way::send(fd, message.data(), nbytes, timeout);
     }
 }
 
@@ -117,11 +167,15 @@ void socket_receive(int fd, const Bytes& target, size_t rounds, double timeout) 
 } // namespace
 
 void bind_socket(nb::module_& m) {
-    m.def("socket_ping", &socket_ping, nb::arg("fd"), nb::arg("payload"), nb::arg("nbytes"), nb::arg("rounds"),
-          nb::arg("timeout"),
+    m.def("socket_ping", &socket_ping<Sleeping>, nb::arg("fd"), nb::arg("payload"), nb::arg("nbytes"),
+          nb::arg("rounds"), nb::arg("timeout"),
           "Sends messages of `nbytes` taken in turn from `payload`, compares each echo; nanoseconds per round trip.");
-    m.def("socket_pong", &socket_pong, nb::arg("fd"), nb::arg("nbytes"), nb::arg("rounds"), nb::arg("timeout"),
-          "Echoes `rounds` messages of `nbytes`.");
+    m.def("socket_pong", &socket_pong<Sleeping>, nb::arg("fd"), nb::arg("nbytes"), nb::arg("rounds"),
+          nb::arg("timeout"), "Echoes `rounds` messages of `nbytes`.");
+    m.def("socket_ping_spinning", &socket_ping<Spinning>, nb::arg("fd"), nb::arg("payload"), nb::arg("nbytes"),
+          nb::arg("rounds"), nb::arg("timeout"), "As socket_ping, but never sleeps.");
+    m.def("socket_pong_spinning", &socket_pong<Spinning>, nb::arg("fd"), nb::arg("nbytes"), nb::arg("rounds"),
+          nb::arg("timeout"), "As socket_pong, but never sleeps.");
     m.def("socket_send", &socket_send, nb::arg("fd"), nb::arg("source"), nb::arg("rounds"), nb::arg("timeout"),
           "Streams `source`, waits for one byte of answer; nanoseconds of each round.");
     m.def("socket_receive", &socket_receive, nb::arg("fd"), nb::arg("target"), nb::arg("rounds"), nb::arg("timeout"),

@@ -140,6 +140,14 @@ def socket_ping(
     timeout: float,
 ) -> list[int]: ...
 def socket_pong(fd: int, nbytes: int, rounds: int, timeout: float) -> None: ...
+def socket_ping_spinning(
+    fd: int,
+    payload: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    nbytes: int,
+    rounds: int,
+    timeout: float,
+) -> list[int]: ...
+def socket_pong_spinning(fd: int, nbytes: int, rounds: int, timeout: float) -> None: ...
 def socket_send(
     fd: int,
     source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],

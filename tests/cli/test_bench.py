@@ -41,8 +41,10 @@ def test_transfers(name: str, provider: str) -> None:
         assert {(8, "mapped", None), (8, "ring", "polling"), (8, "ring", "asleep"), (102_400, "ring", None)} <= forms
     else:
         assert (8, "stream", None) in forms
-        modes = [row.get("mode") for row in found if row["form"] == "stream"]
-        assert modes == ([None, "tls"] * 2 if name == "write" else [None] * 2)
+        floors = {(row["bytes"], row.get("mode"), row.get("target")): row["floor"] for row in found}
+        assert floors[8, None, None] == "TCP socket, spinning"
+        assert floors[8, None, "asleep"] == "TCP socket, blocking"
+        assert {mode for _, mode, _ in floors} == ({None, "tls"} if name == "write" else {None})
     assert (102_400, "staged", None) in forms
     for row in found:
         assert row["provider"] == provider

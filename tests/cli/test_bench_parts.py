@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ def test_many_views_are_fewer_of_a_quick_run() -> None:
 
 def test_plan_keeps_to_what_was_asked() -> None:
     cases = plan(Request(names=("read",), providers=("tcp",), src="host", dst="host", sizes="8,1Ki", batch=4))
-    assert cases == [Case("read", "tcp", "host", "host", nbytes, batch=4, form="stream") for nbytes in (8, 1024)]
+    stream = Case("read", "tcp", "host", "host", 8, batch=4, form="stream")
+    assert cases == [stream, replace(stream, target="asleep"), replace(stream, bytes=1024)]
     mixed = plan(Request(names=("write",), src="host", dst="sim", sizes="4Ki"))
     assert {(case.provider, case.src, case.dst, case.form) for case in mixed} == {
         ("shm", "host", "sim", "staged"),
@@ -213,8 +215,9 @@ def make(name: str = "write", **fields: object) -> Row:
         (make(form="mapped", bytes=64 << 20, GBps=9.5, floor_GBps=10.0, p50_us=1), True),
         (make(form="ring", bytes=64 << 20, GBps=6.9, floor_GBps=10.0, p50_us=1), False),
         (make("write_pages", bytes=1024, batch=256, form="mapped", GBps=8.0, p50_us=1), True),
-        (make(provider="tcp", p50_us=60.0, floor_p50_us=50.0), True),
-        (make(provider="tcp", p50_us=60.1, floor_p50_us=50.0), False),
+        (make(provider="tcp", p50_us=15.0, floor_p50_us=10.0), True),
+        (make(provider="tcp", p50_us=15.1, floor_p50_us=10.0), False),
+        (make("write_notify", provider="tcp", mode="result", p50_us=15.1, floor_p50_us=10.0), False),
         (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=10.0, cpu_s=0.051), False),
         (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=2.0, cpu_s=0.009), True),
         (make("idle", provider=None, src=None, dst=None, seconds=2.0, cpu_s=0.009, peer_cpu_s=0.011), False),

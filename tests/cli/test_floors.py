@@ -169,13 +169,24 @@ def test_sockets(beside: Callable[..., Any]) -> None:
         assert np.array_equal(target, source)
 
 
-def test_closed_or_silent_socket_ends() -> None:
+def test_sockets_whose_ends_spin(beside: Callable[..., Any]) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        messages = random_bytes(6, 64 * 72)
+        echoed = beside(_floors.socket_pong_spinning, there.fileno(), 72, ROUNDS, PATIENCE_S)
+        assert len(_floors.socket_ping_spinning(here.fileno(), messages, 72, ROUNDS, PATIENCE_S)) == ROUNDS
+        echoed.result()
+
+
+@pytest.mark.parametrize("spinning", ["", "_spinning"])
+def test_closed_or_silent_socket_ends(spinning: str) -> None:
+    ping, pong = (getattr(_floors, f"socket_{end}{spinning}") for end in ("ping", "pong"))
     here, there = socket.socketpair()
     with here:
         with there, pytest.raises((RuntimeError, OSError)):
-            _floors.socket_ping(here.fileno(), random_bytes(1, 8), 8, 1, 0.05)
+            ping(here.fileno(), random_bytes(1, 8), 8, 1, 0.05)
         with pytest.raises((RuntimeError, OSError)):
-            _floors.socket_pong(here.fileno(), 8, 1, 1.0)
+            pong(here.fileno(), 8, 1, 1.0)
 
 
 class Interrupted(Exception):
@@ -230,10 +241,11 @@ def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
     [
         lambda fd: _floors.socket_ping(fd, random_bytes(1, 8), 8, 1, PATIENCE_S),
         lambda fd: _floors.socket_pong(fd, 8, 1, PATIENCE_S),
+        lambda fd: _floors.socket_pong_spinning(fd, 8, 1, PATIENCE_S),
         lambda fd: _floors.socket_send(fd, random_bytes(1, 8 * RING_BYTES), 1, PATIENCE_S),
         lambda fd: _floors.socket_receive(fd, np.zeros(8, np.uint8), 1, PATIENCE_S),
     ],
-    ids=["ping", "pong", "send", "receive"],
+    ids=["ping", "pong", "pong spinning", "send", "receive"],
 )
 def test_a_signal_ends_the_wait_on_a_socket(wait: Callable[[int], object]) -> None:
     here, there = socket.socketpair()

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 import zerohop
-from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_receive
+from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_pong_spinning, socket_receive
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
 from zerohop.cli.bench.tensors import gpu_array
@@ -190,9 +190,10 @@ class FloorPeer:
         """Answer the flag."""
         Flag(self._fds["flag"]).pong(rounds, seed, TIMEOUT)
 
-    def floor_pong(self, which: str, nbytes: int, rounds: int) -> None:
+    def floor_pong(self, which: str, nbytes: int, rounds: int, *, spinning: bool = False) -> None:
         """Echo over a socket."""
-        socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
+        pong = socket_pong_spinning if spinning else socket_pong
+        pong(self._fds[which], nbytes, rounds, TIMEOUT)
 
     def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
         """Answer over a socket from an event loop."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_send
+from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_ping_spinning, socket_send
 from zerohop.cli.bench.gpu_floors import FloorBroken, GpuFloors
-from zerohop.cli.payload import Octets, PageLists, RangeLists, digest
+from zerohop.cli.payload import Octets, PageLists, RangeLists, digest, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
 MOST: Final = 500  # rounds of a floor at most: on processors that others use, two spinning processes starve
+_HEADER_BYTES: Final = 64  # of each message of zerohop over TCP
+_MESSAGES: Final = 64  # different ones that a floor sends in turn
 _SMALL: Final = 64  # up to this size a socket floor is a round trip, above it a stream with an answer at its end
 
 
@@ -154,6 +156,15 @@ class Floors:
         self._peer.finish()
         return times
 
+    def spinning_round_trip(self, nbytes: int, rounds: int) -> list[int]:
+        """Send messages of a header and `nbytes` over the TCP socket, and wait for each echo; neither end sleeps."""
+        whole = _HEADER_BYTES + nbytes
+        self._peer.begin("floor_pong", which="tcp", nbytes=whole, rounds=rounds, spinning=True)
+        messages = random_bytes(nbytes, _MESSAGES * whole)
+        times = socket_ping_spinning(self._fds.tcp.fileno(), messages, whole, rounds, _TIMEOUT)
+        self._peer.finish()
+        return times
+
     def asyncio_one_way(self, which: str, nbytes: int, rounds: int, pause: float) -> list[int]:
         """Send messages and answers over a "tcp" or "unix" socket, between two asyncio loops that pause before each."""
         end = self._fds.tcp if which == "tcp" else self._fds.unix
@@ -249,8 +260,10 @@ def transfer_floor(
         copies = GpuFloors(case, total)
         return "C++ copy", lambda source, n: copies.copy(source[:total], n)
     if case.provider == "tcp":
+        if total <= _SMALL and case.target == "asleep":
+            return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n, pause=pause)
         if total <= _SMALL:
-            return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n)
+            return "TCP socket, spinning", lambda _, n: floors.spinning_round_trip(total, n)
         return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
     if case.target == "asleep":
         name = "Unix socket, blocking"

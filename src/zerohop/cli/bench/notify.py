@@ -149,9 +149,14 @@ def _floor(session: Session, case: Case) -> tuple[str | None, Callable[[int], li
     socket = f"{'TCP' if which == 'tcp' else 'Unix'} socket"
     if case.mode == "await-asleep":
         return f"asyncio, {socket}", lambda rounds: floors.asyncio_one_way(which, case.bytes, rounds, FALL_ASLEEP)
+    if case.provider == "tcp" and case.mode == "result":
+        # The caller and its Context spin, and so does the floor.
+        return f"{socket}, spinning, half round trip", lambda rounds: [
+            time // 2 for time in floors.spinning_round_trip(case.bytes, rounds)
+        ]
     if case.provider == "tcp":
         message = random_bytes(1, 64 * case.bytes)
-        return f"{socket}, half round trip", lambda rounds: [
+        return f"{socket}, blocking, half round trip", lambda rounds: [
             time // 2 for time in floors.round_trip(which, message, case.bytes, rounds)
         ]
     return "flag in shared memory", floors.flag

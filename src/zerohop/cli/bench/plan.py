@@ -203,9 +203,10 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         cases.append(replace(host, form="mapped"))
         small = nbytes <= _SMALL
         cases += [replace(host, form="ring", target=target) for target in (("polling", "asleep") if small else (None,))]
-        cases.append(replace(host, provider="tcp", form="stream"))
+        stream = replace(host, provider="tcp", form="stream")
+        cases += [replace(stream, target=target) for target in ((None, "asleep") if small else (None,))]
         if name == "write" and not protection.why_not("all"):
-            cases.append(replace(cases[-1], mode=TLS))
+            cases.append(replace(stream, mode=TLS))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in _HOST_PROVIDERS:
             for src, dst in places:

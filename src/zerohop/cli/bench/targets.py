@@ -93,7 +93,11 @@ TARGETS: Final = (
         Target(_target(name, "shm", batch=RANGES, form="mapped"), min_of_floor=0.8)
         for name in ("write_list", "read_list")
     ),
-    Target(_target("write", "tcp", bytes=8, batch=1, mode=None), max_times_floor=1.2),
+    *(
+        Target(_target(name, "tcp", bytes=8, batch=1, mode=None, target=None), max_times_floor=1.5)
+        for name in ("write", "read")
+    ),
+    Target(_target("write_notify", "tcp", bytes=8, mode="result"), max_times_floor=1.5),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=3),
