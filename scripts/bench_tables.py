@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.report import beside, describe_case, numbers, seed
+from zerohop.cli.bench.report import beside, describe_case, numbers, row_text, seed
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
 from zerohop.cli.bench.targets import judge
@@ -63,5 +63,5 @@ def targets_section(report: Report, heading: str) -> str:
 
 def rows_section(report: Report, heading: str) -> str:
     """Return a table of all rows but those with another one beside them, below a heading of that level."""
-    lines = [(describe_case(row), *numbers(row)) for row in report.rows if not row.beside]
+    lines = [(row_text(row), *numbers(row)) for row in report.rows if not row.beside]
     return f"\n{heading} All rows\n\n{markdown(('row', 'median', 'p99', 'GB/s', 'CPU for each', 'floor'), lines)}"

@@ -46,10 +46,13 @@ each operation.
 | TCP or Unix socket, blocking | a message and its echo, in calls that sleep; with sleeping targets after a pause |
 | asyncio, TCP or Unix socket | a message from one asyncio loop to another after the same pause, one way |
 | TCP socket stream | the bytes one way, then one byte of answer |
+| TLS socket stream | the same through a session of TLS 1.3 of the same OpenSSL, which has chosen the cipher suite |
 
 "target polling": a thread there waits for notifications and does not sleep. "target asleep" and "await-asleep": a
 pause before each operation, in which the other process, or both, have gone to sleep. `staged`: between two simulated
 GPUs, through host buffers.
+
+"encrypted": both Contexts have a secret and `encryption="all"`.
 
 "views": parts of one memory, each with a handle of its own. The time is that of sharing all of them in the process that
 owns the memory, and of the first reads of all in a process that has just started, which connects with them.

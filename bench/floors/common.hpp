@@ -158,5 +158,6 @@ void bind_gpu(nb::module_& m);
 void bind_gpu_memory(nb::module_& m);
 void bind_ring(nb::module_& m);
 void bind_socket(nb::module_& m);
+void bind_tls(nb::module_& m);
 
 } // namespace floors

@@ -9,4 +9,5 @@ NB_MODULE(_floors, m) {
     floors::bind_gpu_memory(m);
     floors::bind_ring(m);
     floors::bind_socket(m);
+    floors::bind_tls(m);
 }

@@ -160,3 +160,18 @@ def socket_receive(
     rounds: int,
     timeout: float,
 ) -> None: ...
+def tls_why_not() -> str: ...
+def tls_send(
+    fd: int,
+    source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rounds: int,
+    timeout: float,
+) -> list[int]: ...
+def tls_receive(
+    fd: int,
+    target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rounds: int,
+    certificate: bytes,
+    key: bytes,
+    timeout: float,
+) -> None: ...

@@ -44,7 +44,9 @@ def test_transfers(name: str, provider: str) -> None:
         floors = {(row["bytes"], row.get("mode"), row.get("target")): row["floor"] for row in found}
         assert floors[8, None, None] == "TCP socket, spinning"
         assert floors[8, None, "asleep"] == "TCP socket, blocking"
-        assert {mode for _, mode, _ in floors} == ({None, "tls"} if name == "write" else {None})
+        if name == "write":
+            assert floors[102_400, "encrypted", None] == "TLS socket stream"
+        assert {mode for _, mode, _ in floors} == ({None, "encrypted"} if name == "write" else {None})
     assert (102_400, "staged", None) in forms
     for row in found:
         assert row["provider"] == provider

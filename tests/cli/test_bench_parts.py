@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from bench_tables import read_report
+from bench_tables import read_report, rows_section
 from rich.console import Console
 
 from zerohop.cli.bench import results, transfers
@@ -20,6 +20,7 @@ from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, requir
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.rows import Case, Row, Samples, percentile
+from zerohop.cli.bench.runner import measure
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
@@ -257,6 +258,25 @@ def test_table_names_floors_targets_and_wrong_bytes() -> None:
     assert "10 ns, memcpy" in text
     assert "100 µs  ✗ ≤ 60 µs" in text
     assert "targets met: 1 of 2" in text
+
+
+def test_a_row_that_was_not_measured_says_why() -> None:
+    row = make(provider="tcp", form="stream", bytes=64 << 20, mode="encrypted", missing="no library [libssl.so.3]")
+    output = io.StringIO()
+    print_rows(Console(file=output, width=200, color_system=None), [row])
+    text = "write tcp stream 64 MiB, encrypted (not measured: no library [libssl.so.3])"
+    assert text in output.getvalue()
+    assert summarize(row) == text
+    assert text in rows_section(Report("0", "", (), {}, 0.0, None, (row,)), "##")
+    assert judge(row) == []
+
+
+def test_rows_are_missing_without_what_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zerohop.cli.bench.runner.why_not", lambda mode: f"nothing for {mode}")
+    cases = plan(Request(names=("write",), filter="encrypted$"))
+    measured = dict(measure(cases, QUICK, Console(file=io.StringIO())))
+    assert list(measured) == cases
+    assert {row.missing for row in measured.values()} == {"nothing for all"}
 
 
 def test_describe_counts_batches() -> None:

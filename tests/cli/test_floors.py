@@ -15,12 +15,15 @@ import pytest
 
 from support.patience import PATIENCE_S
 from zerohop import _floors
+from zerohop.cli.bench.certificates import self_signed
 from zerohop.cli.payload import PageLists, mixed_ranges, random_bytes
+from zerohop.config import protection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+needs_tls = pytest.mark.skipif(bool(protection.why_not("all")), reason=protection.why_not("all"))
 RING_BYTES = 1 << 20
 # Few: on a processor that both sides share, each of them spins for as long as it may before the other goes on.
 ROUNDS = 100
@@ -178,6 +181,41 @@ def test_sockets_whose_ends_spin(beside: Callable[..., Any]) -> None:
         echoed.result()
 
 
+@needs_tls
+def test_a_stream_through_tls(beside: Callable[..., Any]) -> None:
+    """The socket is as good as new after it: nothing of the session is left in it."""
+    here, there = socket.socketpair()
+    with here, there:
+        source, target = random_bytes(7, 3_000_001), np.zeros(3_000_001, np.uint8)
+        for _ in range(2):
+            target.fill(0)
+            received = beside(_floors.tls_receive, there.fileno(), target, 2, *self_signed(), PATIENCE_S)
+            assert len(_floors.tls_send(here.fileno(), source, 2, PATIENCE_S)) == 2
+            received.result()
+            assert np.array_equal(target, source)
+        echoed = beside(_floors.socket_pong, there.fileno(), 8, 1, PATIENCE_S)
+        _floors.socket_ping(here.fileno(), source, 8, 1, PATIENCE_S)
+        echoed.result()
+
+
+@needs_tls
+def test_bytes_on_the_wire_are_not_the_payload() -> None:
+    here, there = socket.socketpair()
+    with here, there, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(_floors.tls_send, here.fileno(), random_bytes(1, 8), 1, PATIENCE_S)
+        assert there.recv(3)[:2] == b"\x16\x03"  # the record of a handshake
+        there.close()
+        with pytest.raises(RuntimeError, match="SSL_connect fails"):
+            sent.result()
+
+
+@needs_tls
+def test_a_certificate_that_is_none() -> None:
+    here, there = socket.socketpair()
+    with here, there, pytest.raises(RuntimeError, match="does not take the certificate"):
+        _floors.tls_receive(there.fileno(), np.zeros(8, np.uint8), 1, b"no certificate", bytes(32), PATIENCE_S)
+
+
 @pytest.mark.parametrize("spinning", ["", "_spinning"])
 def test_closed_or_silent_socket_ends(spinning: str) -> None:
     ping, pong = (getattr(_floors, f"socket_{end}{spinning}") for end in ("ping", "pong"))
@@ -244,8 +282,9 @@ def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
         lambda fd: _floors.socket_pong_spinning(fd, 8, 1, PATIENCE_S),
         lambda fd: _floors.socket_send(fd, random_bytes(1, 8 * RING_BYTES), 1, PATIENCE_S),
         lambda fd: _floors.socket_receive(fd, np.zeros(8, np.uint8), 1, PATIENCE_S),
+        pytest.param(lambda fd: _floors.tls_send(fd, random_bytes(1, 8), 1, PATIENCE_S), marks=needs_tls),
     ],
-    ids=["ping", "pong", "pong spinning", "send", "receive"],
+    ids=["ping", "pong", "pong spinning", "send", "receive", "send through TLS"],
 )
 def test_a_signal_ends_the_wait_on_a_socket(wait: Callable[[int], object]) -> None:
     here, there = socket.socketpair()

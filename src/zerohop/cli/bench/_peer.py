@@ -11,8 +11,9 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 import zerohop
-from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_pong_spinning, socket_receive
+from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_pong_spinning, socket_receive, tls_receive
 from zerohop.cli.bench import floors, notify
+from zerohop.cli.bench.certificates import self_signed
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
 from zerohop.cli.bench.tensors import gpu_array
 from zerohop.cli.payload import Octets, digest, random_bytes
@@ -202,6 +203,10 @@ class FloorPeer:
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP."""
         socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
+
+    def floor_receive_tls(self, nbytes: int, rounds: int) -> None:
+        """Receive a stream over TCP, through TLS."""
+        tls_receive(self._fds["tcp"], self._room(nbytes), rounds, *self_signed(), TIMEOUT)
 
     def floor_allocate(self, device: int, count: int, nbytes: int, filled: int, seed: int) -> Answer:
         """Allocate memory of a GPU, fill the first bytes of each allocation, and return the driver's handles."""

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_ping_spinning, socket_send
+from zerohop._floors import (
+    FLAG_BYTES,
+    Flag,
+    Ring,
+    SharedCopy,
+    socket_ping,
+    socket_ping_spinning,
+    socket_send,
+    tls_send,
+    tls_why_not,
+)
 from zerohop.cli.bench.gpu_floors import FloorBroken, GpuFloors
+from zerohop.cli.bench.rows import ENCRYPTED
 from zerohop.cli.payload import Octets, PageLists, RangeLists, digest, random_bytes
 
 if TYPE_CHECKING:
@@ -180,6 +191,14 @@ class Floors:
         self._check("floor_target_digest", source)
         return times
 
+    def tls_stream(self, source: Octets, rounds: int) -> list[int]:
+        """Send `source` as `tcp_stream` does, through a session of TLS 1.3 that is made before the first round."""
+        self._peer.begin("floor_receive_tls", nbytes=source.size, rounds=rounds)
+        times = tls_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
+        self._peer.finish()
+        self._check("floor_target_digest", source)
+        return times
+
     def _check(self, command: str, source: Octets, pages: PageLists | RangeLists | None = None) -> None:
         self._peer.begin(command, nbytes=source.size)
         # Computed while the other process digests its bytes.
@@ -248,7 +267,8 @@ def transfer_floor(
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
     """Return the floor of a case that writes or reads one range: its name, and its measurement (source, rounds).
 
-    Both are None if there is no floor: between host memory and a GPU, or for many small operations on a GPU.
+    Both are None if there is no floor: between host memory and a GPU, for many small operations on a GPU, or without
+    OpenSSL.
 
     `source` holds one measurement's bytes, or several messages for the small socket floors. `pause` is the time that a
     case with a sleeping target waits before each measurement; its floor waits as long.
@@ -264,7 +284,11 @@ def transfer_floor(
             return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n, pause=pause)
         if total <= _SMALL:
             return "TCP socket, spinning", lambda _, n: floors.spinning_round_trip(total, n)
-        return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
+        if case.mode != ENCRYPTED:
+            return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
+        if tls_why_not():
+            return None, None
+        return "TLS socket stream", lambda source, n: floors.tls_stream(source[:total], n)
     if case.target == "asleep":
         name = "Unix socket, blocking"
         return name, lambda source, n: floors.round_trip("unix", source, min(total, source.size), n, pause=pause)

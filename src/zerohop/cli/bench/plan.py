@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.report import describe_case
 from zerohop.cli.bench.rows import (
+    ENCRYPTED,
     LIST,
     PAGES,
     RANGE_BYTES,
     RANGES,
     SEED_SIZES,
     TENSOR_BYTES,
-    TLS,
     TOGETHER,
     Case,
     is_gpu,
 )
 from zerohop.cli.bench.tensors import has_torch
-from zerohop.config import protection
 from zerohop.core.lanes.path_choice import PEER
 
 if TYPE_CHECKING:
@@ -205,8 +204,8 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         cases += [replace(host, form="ring", target=target) for target in (("polling", "asleep") if small else (None,))]
         stream = replace(host, provider="tcp", form="stream")
         cases += [replace(stream, target=target) for target in ((None, "asleep") if small else (None,))]
-        if name == "write" and not protection.why_not("all"):
-            cases.append(replace(stream, mode=TLS))
+        if name == "write":
+            cases.append(replace(stream, mode=ENCRYPTED))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in _HOST_PROVIDERS:
             for src, dst in places:

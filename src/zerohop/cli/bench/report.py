@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rich.markup import escape
 from rich.table import Table
 
 from zerohop.cli.bench.targets import judge
@@ -30,6 +31,11 @@ def describe_case(row: Row | Case) -> str:
     return ", ".join(part for part in (what, *details) if part)
 
 
+def row_text(row: Row) -> str:
+    """Describe a row, and say why it has no numbers if nothing was measured."""
+    return describe_case(row) if row.missing is None else f"{describe_case(row)} (not measured: {row.missing})"
+
+
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
     """Print all rows; nothing for no rows."""
     if not rows:
@@ -53,7 +59,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
             for verdict in verdicts
         )
         wrong = "" if row.verified else " [bold red]WRONG BYTES[/]"
-        table.add_row(describe_case(row) + wrong, *numbers(row), *(tell(row) for _, tell in extra), measured, target)
+        table.add_row(escape(row_text(row)) + wrong, *numbers(row), *(tell(row) for _, tell in extra), measured, target)
     print_table(console, table)
     judged = [verdict for row in rows for verdict in judge(row, rows)]
     if judged:
@@ -64,7 +70,7 @@ def summarize(row: Row) -> str:
     """Return one line about a row that has just been measured."""
     median, _, rate, _, _ = numbers(row)
     figures = ", ".join(text for text in (median, f"{rate} GB/s") if not text.startswith("–"))
-    line = f"{describe_case(row)}: {figures}" if figures else describe_case(row)
+    line = f"{row_text(row)}: {figures}" if figures else row_text(row)
     return line if row.verified else f"{line}, WRONG BYTES"
 
 

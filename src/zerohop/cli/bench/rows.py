@@ -45,7 +45,7 @@ PAGES: Final = 4096
 # Ranges of one list and their mean length, of which the longest have 64 KiB.
 RANGES: Final = 120_000
 RANGE_BYTES: Final = 7680
-TLS: Final = "tls"
+ENCRYPTED: Final = "encrypted"
 _OBJECTS_BYTES: Final = 512
 _NO_RATE: Final = frozenset(("views", "first_use"))  # what they take hardly depends on the bytes
 _READS: Final = frozenset(("read", "read_pages", "read_list", "transport_read", "views", "first_use"))
@@ -70,7 +70,7 @@ class Case:
         form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
-            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "tls" for
+            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "encrypted" for
             Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new".
         target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
             None: not controlled.
@@ -129,7 +129,7 @@ Result = TypeVar("Result")
 
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
-    *("beside", "beside_p50_us", "seed_us"),
+    *("beside", "beside_p50_us", "seed_us", "missing"),
 )
 _HAS_A_RATE = 4096  # bytes; below, a rate is the latency in disguise
 
@@ -153,6 +153,7 @@ class Row:
         seconds, cpu_s, peer_cpu_s: numbers of the `idle` row.
         beside, beside_p50_us: another measurement of zerohop that took turns with this one, and its median.
         seed_us: median in the documentation of torchcomms' RdmaTransport, over a NIC of 400 Gb/s.
+        missing: why nothing was measured.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Row:
     beside: str | None = None
     beside_p50_us: float | None = None
     seed_us: float | None = None
+    missing: str | None = None
 
     @classmethod
     def of(cls, case: Case, path: Explanation | None = None) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,10 +17,11 @@ from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
-from zerohop.cli.bench.rows import TLS, is_gpu
+from zerohop.cli.bench.rows import ENCRYPTED, Row, is_gpu
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, FULL, PEER, QUICK, Effort, Session, open_session
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
+from zerohop.config.protection import why_not
 from zerohop.core.face import check_device
 from zerohop.errors import ZerohopError, named, out_of_memory
 from zerohop.machine.host import read_memory
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.bench.rows import Case, Row
+    from zerohop.cli.bench.rows import Case
 
 _SMALLER = "Ask for less with --bytes or --batch"
 
@@ -149,13 +151,19 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                 if setting is None:
                     for case in group:
                         _announce(console, case)
-                        imports = case.name == "import"
-                        yield case, local.measure_import(effort, case) if imports else local.weigh_wheel(case)
+                        yield case, _measure_here(effort, case)
                     continue
                 with open_session(peer, floors, effort, **setting._asdict()) as session:
                     for case in group:
                         _announce(console, case)
                         yield case, _measure_one(session, case)
+
+
+def _measure_here(effort: Effort, case: Case) -> Row:
+    """Return the row of a case that needs no second process."""
+    if case.mode == ENCRYPTED:
+        return replace(Row.of(case), verified=True, missing=why_not("all"))
+    return local.measure_import(effort, case) if case.name == "import" else local.weigh_wheel(case)
 
 
 def _measure_one(session: Session, case: Case) -> Row:
@@ -190,8 +198,9 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
     groups: dict[_Setting | None, list[Case]] = {}
     for case in cases:
         setting = None
-        if case.name not in ("import", "wheel"):
-            setting = _Setting(case.provider, case.sim_devices, case.target == "polling", case.mode == TLS)
+        missing = case.mode == ENCRYPTED and why_not("all")
+        if case.name not in ("import", "wheel") and not missing:
+            setting = _Setting(case.provider, case.sim_devices, case.target == "polling", case.mode == ENCRYPTED)
         groups.setdefault(setting, []).append(case)
     return groups
 

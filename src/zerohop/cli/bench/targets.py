@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.rows import LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER
+from zerohop.cli.bench.rows import ENCRYPTED, LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER
 from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ TARGETS: Final = (
     ),
     Target(_target("write_notify", "tcp", bytes=8, mode="result"), max_times_floor=1.5),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
+    Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=ENCRYPTED), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=3),
     *(Target(_target("views", "shm", bytes=64, batch=count), max_us=most) for count, most in _VIEWS_US.items()),
