@@ -2,10 +2,16 @@
 // blocking calls, or both spin on calls that do not wait.
 #include "socket.hpp"
 
+#include <algorithm>
+#include <barrier>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <thread>
+#include <vector>
 
 namespace floors {
 
@@ -164,6 +170,82 @@ void socket_receive(int fd, const Bytes& target, size_t rounds, double timeout) 
     }
 }
 
+// Runs work(i) for each of `count` sockets, each on a thread of its own, and throws what the first to fail has thrown.
+template <typename Work>
+void on_threads(size_t count, Work work) {
+    std::mutex mutex;
+    std::exception_ptr failure;
+    std::vector<std::thread> threads;
+    threads.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+        threads.emplace_back([&, i] {
+            try {
+                work(i);
+            } catch (...) {
+                const std::lock_guard lock(mutex);
+                failure = failure ? failure : std::current_exception();
+            }
+        });
+    }
+    for (std::thread& thread : threads)
+        thread.join();
+    if (failure)
+        std::rethrow_exception(failure);
+}
+
+size_t part_of(size_t nbytes, size_t count) {
+    if (count == 0 || nbytes % count != 0)
+        throw nb::value_error("one socket or more is needed, and equal parts of the bytes for each");
+    return nbytes / count;
+}
+
+Samples sockets_send(const std::vector<int>& fds, const ConstBytes& source, size_t rounds, double timeout) {
+    const size_t part = part_of(source.size(), fds.size());
+    Samples samples(rounds);
+    std::vector<Samples> ends(fds.size(), Samples(rounds));
+    std::vector<Samples> starts = ends;
+    std::barrier together(static_cast<ptrdiff_t>(fds.size()));
+    const nb::gil_scoped_release released;
+    on_threads(fds.size(), [&](size_t i) {
+        struct Leaves { // so that the others do not wait for one that has failed
+            std::barrier<>& barrier;
+            ~Leaves() { barrier.arrive_and_drop(); }
+        } const leaves{together};
+        limit_calls(fds[i]);
+        for (size_t round = 0; round < rounds; ++round) {
+            uint8_t answer = 0;
+            together.arrive_and_wait();
+            starts[i][round] = now_ns();
+            send_all(fds[i], source.data() + i * part, part, timeout);
+            receive_all(fds[i], &answer, 1, timeout);
+            ends[i][round] = now_ns();
+        }
+    });
+    for (size_t round = 0; round < rounds; ++round) {
+        int64_t start = starts[0][round];
+        int64_t end = ends[0][round];
+        for (size_t i = 1; i < fds.size(); ++i) {
+            start = std::min(start, starts[i][round]);
+            end = std::max(end, ends[i][round]);
+        }
+        samples[round] = end - start;
+    }
+    return samples;
+}
+
+void sockets_receive(const std::vector<int>& fds, const Bytes& target, size_t rounds, double timeout) {
+    const size_t part = part_of(target.size(), fds.size());
+    const nb::gil_scoped_release released;
+    on_threads(fds.size(), [&](size_t i) {
+        limit_calls(fds[i]);
+        for (size_t round = 0; round < rounds; ++round) {
+            const uint8_t answer = 1;
+            receive_all(fds[i], target.data() + i * part, part, timeout);
+            send_all(fds[i], &answer, 1, timeout);
+        }
+    });
+}
+
 } // namespace
 
 void bind_socket(nb::module_& m) {
@@ -180,6 +262,10 @@ void bind_socket(nb::module_& m) {
           "Streams `source`, waits for one byte of answer; nanoseconds of each round.");
     m.def("socket_receive", &socket_receive, nb::arg("fd"), nb::arg("target"), nb::arg("rounds"), nb::arg("timeout"),
           "Receives into `target` until it is full and answers with one byte, `rounds` times.");
+    m.def("sockets_send", &sockets_send, nb::arg("fds"), nb::arg("source"), nb::arg("rounds"), nb::arg("timeout"),
+          "As socket_send, an equal part over each socket at once, each on a thread of its own.");
+    m.def("sockets_receive", &sockets_receive, nb::arg("fds"), nb::arg("target"), nb::arg("rounds"), nb::arg("timeout"),
+          "As socket_receive, for sockets_send.");
 }
 
 } // namespace floors

@@ -160,6 +160,18 @@ def socket_receive(
     rounds: int,
     timeout: float,
 ) -> None: ...
+def sockets_send(
+    fds: Sequence[int],
+    source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    rounds: int,
+    timeout: float,
+) -> list[int]: ...
+def sockets_receive(
+    fds: Sequence[int],
+    target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    rounds: int,
+    timeout: float,
+) -> None: ...
 def tls_why_not() -> str: ...
 def tls_send(
     fd: int,

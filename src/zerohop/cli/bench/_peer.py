@@ -11,7 +11,16 @@ from contextlib import ExitStack, closing
 import numpy as np
 
 import zerohop
-from zerohop._floors import Flag, GpuMemory, Ring, socket_pong, socket_pong_spinning, socket_receive, tls_receive
+from zerohop._floors import (
+    Flag,
+    GpuMemory,
+    Ring,
+    socket_pong,
+    socket_pong_spinning,
+    socket_receive,
+    sockets_receive,
+    tls_receive,
+)
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.certificates import self_signed
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
@@ -44,11 +53,18 @@ class BenchPeer:
         return self._memories[-1]
 
     def open(
-        self, providers: list[str] | None, sim_devices: int, spin_us: float | None, secret: str | None = None
+        self,
+        providers: list[str] | None,
+        sim_devices: int,
+        spin_us: float | None,
+        secret: str | None = None,
+        flows: int = 1,
     ) -> Answer:
         """Open a Context; spin_us None keeps the default; with a secret everything is encrypted."""
         spin = UNSET if spin_us is None else spin_us
-        context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin, **protected(secret))
+        context = zerohop.Context(
+            providers=providers, sim_devices=sim_devices, spin_us=spin, tcp_flows=flows, **protected(secret)
+        )
         self.context = self._opened.enter_context(context)
         return {"url": context.url}
 
@@ -203,6 +219,11 @@ class FloorPeer:
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP."""
         socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
+
+    def floor_receive_flows(self, nbytes: int, flows: int, rounds: int) -> None:
+        """Receive parts of a stream over several sockets at once."""
+        fds = [self._fds[f"flow{number}"] for number in range(flows)]
+        sockets_receive(fds, self._room(nbytes), rounds, TIMEOUT)
 
     def floor_receive_tls(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP, through TLS."""

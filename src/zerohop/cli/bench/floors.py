@@ -7,6 +7,7 @@ import mmap
 import os
 import socket
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,11 +20,12 @@ from zerohop._floors import (
     socket_ping,
     socket_ping_spinning,
     socket_send,
+    sockets_send,
     tls_send,
     tls_why_not,
 )
 from zerohop.cli.bench.gpu_floors import FloorBroken, GpuFloors
-from zerohop.cli.bench.rows import ENCRYPTED
+from zerohop.cli.bench.rows import ENCRYPTED, FLOWS
 from zerohop.cli.payload import Octets, PageLists, RangeLists, digest, random_bytes
 
 if TYPE_CHECKING:
@@ -50,26 +52,34 @@ class FloorDescriptors:
         self.flag = os.memfd_create("zerohop-floor-flag")
         os.ftruncate(self.ring, _RING_BYTES)
         os.ftruncate(self.flag, FLAG_BYTES)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.tcp = socket.create_connection(server.getsockname())
-            self.tcp_there, _ = server.accept()
+        self.tcp, self.tcp_there = _tcp_pair()
         self.unix, self.unix_there = socket.socketpair()
-        for end in (self.tcp, self.tcp_there):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for end in (self.tcp, self.tcp_there, self.unix, self.unix_there):
+        for end in (self.unix, self.unix_there):
             end.settimeout(None)  # blocking, in the kernel too
+        self.flows = [_tcp_pair() for _ in range(max(FLOWS))]
 
     def for_peer(self) -> dict[str, int]:
         """Return the descriptors that the second process needs, by name."""
         sockets = {"tcp": self.tcp_there.fileno(), "unix": self.unix_there.fileno()}
+        sockets |= {f"flow{number}": there.fileno() for number, (_, there) in enumerate(self.flows)}
         return {"shared": self.shared, "ring": self.ring, "flag": self.flag, **sockets}
 
     def close(self) -> None:
         """Close all of them in this process."""
         for fd in (self.shared, self.ring, self.flag):
             os.close(fd)
-        for end in (self.tcp, self.tcp_there, self.unix, self.unix_there):
+        for end in (self.tcp, self.tcp_there, self.unix, self.unix_there, *chain.from_iterable(self.flows)):
             end.close()
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname())
+        there, _ = server.accept()
+    for end in (here, there):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.settimeout(None)  # blocking, in the kernel too
+    return here, there
 
 
 class Floors:
@@ -191,6 +201,14 @@ class Floors:
         self._check("floor_target_digest", source)
         return times
 
+    def tcp_streams(self, flows: int, source: Octets, rounds: int) -> list[int]:
+        """Send equal parts of `source` over as many sockets at once, until each is answered as in `tcp_stream`."""
+        self._peer.begin("floor_receive_flows", nbytes=source.size, flows=flows, rounds=rounds)
+        times = sockets_send([here.fileno() for here, _ in self._fds.flows[:flows]], source, rounds, _TIMEOUT)
+        self._peer.finish()
+        self._check("floor_target_digest", source)
+        return times
+
     def tls_stream(self, source: Octets, rounds: int) -> list[int]:
         """Send `source` as `tcp_stream` does, through a session of TLS 1.3 that is made before the first round."""
         self._peer.begin("floor_receive_tls", nbytes=source.size, rounds=rounds)
@@ -284,6 +302,8 @@ def transfer_floor(
             return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n, pause=pause)
         if total <= _SMALL:
             return "TCP socket, spinning", lambda _, n: floors.spinning_round_trip(total, n)
+        if case.flows > 1:
+            return "TCP socket streams", lambda source, n: floors.tcp_streams(case.flows, source[:total], n)
         if case.mode != ENCRYPTED:
             return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
         if tls_why_not():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop.cli.bench.report import describe_case
 from zerohop.cli.bench.rows import (
     ENCRYPTED,
+    FLOWS,
     LIST,
     PAGES,
     RANGE_BYTES,
@@ -18,6 +20,7 @@ from zerohop.cli.bench.rows import (
     TOGETHER,
     Case,
     is_gpu,
+    several_flows,
 )
 from zerohop.cli.bench.tensors import has_torch
 from zerohop.core.lanes.path_choice import PEER
@@ -206,11 +209,20 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         cases += [replace(stream, target=target) for target in ((None, "asleep") if small else (None,))]
         if name == "write":
             cases.append(replace(stream, mode=ENCRYPTED))
+    if sizes is None:
+        cases += _with_flows(Case(name, "tcp", "host", "host", 256 * _MI, form="stream"))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in _HOST_PROVIDERS:
             for src, dst in places:
                 cases.append(Case(name, provider, src, dst, nbytes, form="staged"))
     return cases
+
+
+def _with_flows(case: Case) -> list[Case]:
+    """Return the case over one flow, and over several of them."""
+    processors = len(os.sched_getaffinity(0))
+    several = [count for count in FLOWS if count <= max(processors, FLOWS[0])]
+    return [case, *(replace(case, mode=several_flows(count)) for count in several)]
 
 
 def _transport_cases(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:
@@ -328,7 +340,7 @@ def _gpu_transfers(name: str, src: str, dst: str, sizes: tuple[int, ...] | None,
         if has_torch():
             cases += [replace(case, bytes=nbytes, mode=_EXPANDABLE) for nbytes in (8 * _KI, 1 * _MI, 256 * _MI)]
         staged = Case(name, "tcp", src, dst, 256 * _MI, form="staged")
-        cases += [staged, replace(staged, src="host", dst="host", form="stream")]
+        cases += _with_flows(staged) + _with_flows(replace(staged, src="host", dst="host", form="stream"))
     return cases
 
 

@@ -46,9 +46,17 @@ PAGES: Final = 4096
 RANGES: Final = 120_000
 RANGE_BYTES: Final = 7680
 ENCRYPTED: Final = "encrypted"
+# Numbers of flows that large transfers over TCP are measured with, beside one.
+FLOWS: Final = (4, 16)
+_FLOWS: Final = " flows"
 _OBJECTS_BYTES: Final = 512
 _NO_RATE: Final = frozenset(("views", "first_use"))  # what they take hardly depends on the bytes
 _READS: Final = frozenset(("read", "read_pages", "read_list", "transport_read", "views", "first_use"))
+
+
+def several_flows(count: int) -> str:
+    """Return the mode of a case whose lane over TCP has `count` flows."""
+    return f"{count}{_FLOWS}"
 
 
 def is_gpu(place: str | None) -> bool:
@@ -71,7 +79,8 @@ class Case:
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
             "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "encrypted" for
-            Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new".
+            Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new"; "4
+            flows" for Contexts with tcp_flows=4, and so on; elsewhere there is one flow.
         target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
             None: not controlled.
     """
@@ -90,6 +99,11 @@ class Case:
     def reads(self) -> bool:
         """Tell whether the bytes come to the process that asks for them."""
         return self.name in _READS
+
+    @property
+    def flows(self) -> int:
+        """Return the number of flows of a lane over TCP."""
+        return int(self.mode.removesuffix(_FLOWS)) if self.mode is not None and self.mode.endswith(_FLOWS) else 1
 
     @property
     def on_gpu(self) -> bool:

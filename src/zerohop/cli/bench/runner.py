@@ -43,6 +43,7 @@ class _Setting(NamedTuple):
     sim_devices: int
     polling: bool
     tls: bool
+    flows: int
 
 
 def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
@@ -200,7 +201,9 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
         setting = None
         missing = case.mode == ENCRYPTED and why_not("all")
         if case.name not in ("import", "wheel") and not missing:
-            setting = _Setting(case.provider, case.sim_devices, case.target == "polling", case.mode == ENCRYPTED)
+            setting = _Setting(
+                case.provider, case.sim_devices, case.target == "polling", case.mode == ENCRYPTED, case.flows
+            )
         groups.setdefault(setting, []).append(case)
     return groups
 

@@ -220,6 +220,7 @@ def open_session(
     sim_devices: int = 0,
     polling: bool = False,
     tls: bool = False,
+    flows: int = 1,
 ) -> Iterator[Session]:
     """Open Contexts in both processes, and connect them.
 
@@ -230,13 +231,15 @@ def open_session(
         provider: the only provider to use, or None for all.
         sim_devices: number of simulated devices to open in each process.
         tls: whether both Contexts have encryption="all".
+        flows: flows of a lane over TCP.
         polling: whether the second process's Context spins for as long as it waits; this one keeps the default.
     """
     providers = None if provider is None else [provider]
     spin = POLLING_SPIN_US if polling else None
     secret = secrets.token_hex() if tls else None
-    there = peer.call("open", providers=providers, sim_devices=sim_devices, spin_us=spin, secret=secret)
-    with zerohop.Context(providers=providers, sim_devices=sim_devices, **protected(secret)) as context:
+    there = peer.call("open", providers=providers, sim_devices=sim_devices, spin_us=spin, secret=secret, flows=flows)
+    ours = zerohop.Context(providers=providers, sim_devices=sim_devices, tcp_flows=flows, **protected(secret))
+    with ours as context:
         connection = context.connect(there["url"]).result(TIMEOUT)
         yield Session(peer, floors, effort, context, connection)
     peer.call("close")

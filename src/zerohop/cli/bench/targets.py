@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.rows import ENCRYPTED, LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER
+from zerohop.cli.bench.rows import ENCRYPTED, FLOWS, LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER, several_flows
 from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ _HOST: Final = {"src": "host", "dst": "host"}
 _PAIR: Final = {"provider": "p2p", "src": "cuda:0", "dst": "cuda:1"}
 _SINGLE: Final = {**_PAIR, "batch": 1}
 _EXPANDABLE: Final = "expandable"
-_TCP: Final = {"provider": "tcp", "bytes": 256 * _MI, "batch": 1}
+_LARGE: Final = {"bytes": 256 * _MI, "batch": 1}
+_TCP: Final = {"provider": "tcp", **_LARGE}
 # Microseconds to share and read parts of one memory, by their number.
 _VIEWS_US: Final = {10_000: 1_000_000, 20_000: 2_000_000}
 _WITHIN: Final = 0.95  # of the speed of the same row on memory of cudaMalloc
@@ -100,6 +101,19 @@ TARGETS: Final = (
     Target(_target("write_notify", "tcp", bytes=8, mode="result"), max_times_floor=1.5),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=ENCRYPTED), min_of_floor=0.9),
+    *(
+        Target(_target(name, "tcp", **_LARGE, mode=several_flows(count)), min_of_floor=0.9)
+        for name in ("write", "read")
+        for count in FLOWS
+    ),
+    *(
+        Target(
+            _target(name, "tcp", **_LARGE, mode=several_flows(16)),
+            min_of_row=4,
+            row=_target(name, "tcp", **_LARGE, mode=None),
+        )
+        for name in ("write", "read")
+    ),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=3),
     *(Target(_target("views", "shm", bytes=64, batch=count), max_us=most) for count, most in _VIEWS_US.items()),
@@ -148,11 +162,12 @@ GPU_TARGETS: Final = (
     Target({"name": "register", "src": "cuda:0", "mode": "list", "batch": LIST}, max_us=20_000),
     *(
         Target(
-            {"name": name, **_TCP, "src": "cuda:0", "dst": "cuda:1"},
+            {"name": name, **_TCP, "src": "cuda:0", "dst": "cuda:1", "mode": mode},
             min_of_row=0.85,
-            row={"name": name, **_TCP, "src": "host", "dst": "host"},
+            row={"name": name, **_TCP, "src": "host", "dst": "host", "mode": mode},
         )
         for name in ("write", "read")
+        for mode in (None, *map(several_flows, FLOWS))
     ),
     *(Target({**_PAIR, "name": "views", "bytes": 64, "batch": n}, max_us=most) for n, most in _VIEWS_US.items()),
     Target(_row("first_use", bytes=4 * _KI, mode="known"), max_us=150),
