@@ -135,14 +135,14 @@ void Accelerators::flush_devices() {
     }
 }
 
-accel::Stream* Accelerators::stream(int device, Direction direction, Outcome& why) {
+accel::Stream* Accelerators::stream(int device, Direction direction, unsigned number, Outcome& why) {
     const auto& found = devices().at(static_cast<size_t>(device));
     const std::lock_guard lock(mutex_);
     if (stopped_) {
         why = {Status::closed, Reason::context_closed};
         return nullptr;
     }
-    auto& stream = streams_[{device, direction}];
+    auto& stream = streams_[{device, direction, number}];
     if (!stream) {
         stream = found->stream(why);
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -62,13 +63,19 @@ public:
             flush_devices();
         }
     }
-    // Returns the device's stream for this direction, made on first use; null, and `why`, if the device is lost, out of
-    // memory, or stopped.
-    [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why);
+    // Returns the number of a stream for a link that need keep no order with others: they take turns over a few, none
+    // of which is 0.
+    [[nodiscard]] unsigned spread() { return 1 + next_.fetch_add(1, std::memory_order_relaxed) % kStreams; }
+    // Returns the device's stream of this number for this direction, made on first use; null, and `why`, if the device
+    // is lost, out of memory, or stopped.
+    [[nodiscard]] accel::Stream* stream(int device, Direction direction, unsigned number, Outcome& why);
     // Ends all copies, however long that takes, and starts no more.
     void stop();
 
 private:
+    // A copy through a host buffer is short, and its driver takes as long to begin it: these overlap.
+    static constexpr unsigned kStreams = 4;
+    using StreamKey = std::tuple<int, Direction, unsigned>;
     void open();
     void flush_devices();
 
@@ -78,7 +85,8 @@ private:
     std::vector<std::pair<std::shared_ptr<accel::Driver>, int>> places_; // indexed by our device number
     std::atomic<uint64_t> flushed_{0}; // one bit per device that NICs write to and that must be flushed
     std::mutex mutex_;
-    std::map<std::pair<int, Direction>, std::unique_ptr<accel::Stream>> streams_;
+    std::map<StreamKey, std::unique_ptr<accel::Stream>> streams_;
+    std::atomic<unsigned> next_{0};
     bool stopped_ = false;
 };
 

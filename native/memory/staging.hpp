@@ -60,15 +60,16 @@ private:
 class Staging {
 public:
     using Direction = Accelerators::Direction;
-    explicit Staging(Accelerators& accelerators)
-        : accelerators_(accelerators), outbound_(std::make_shared<StagingPool>(accelerators)),
+    // `number`: which of the device's streams copy.
+    explicit Staging(Accelerators& accelerators, unsigned number = 0)
+        : accelerators_(accelerators), number_(number), outbound_(std::make_shared<StagingPool>(accelerators)),
           inbound_(std::make_shared<StagingPool>(accelerators)) {}
 
     // Makes the buffers and streams now that would be made on first use otherwise.
     void prepare(int device);
     // Returns the stream; null, and `why`, if there is none.
     [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why) {
-        return accelerators_.stream(device, direction, why);
+        return accelerators_.stream(device, direction, number_, why);
     }
     [[nodiscard]] StagingBuffer try_acquire(Direction direction, Outcome& why) {
         return (direction == Direction::outbound ? outbound_ : inbound_)->try_acquire(why);
@@ -76,6 +77,7 @@ public:
 
 private:
     Accelerators& accelerators_;
+    const unsigned number_;
     std::shared_ptr<StagingPool> outbound_;
     std::shared_ptr<StagingPool> inbound_;
 };

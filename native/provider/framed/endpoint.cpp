@@ -30,7 +30,7 @@ Outcome FramedEndpoint::swap_or_add(bool swap, uint64_t address, uint64_t operan
 FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer,
                                Watcher* watcher)
     : Endpoint(provider, limits, std::move(peer)), host_(host), watcher_(watcher != nullptr ? *watcher : host),
-      staging_(host.accelerators()) {}
+      staging_(host.accelerators(), watcher != nullptr ? host.accelerators().spread() : 0) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
@@ -97,7 +97,8 @@ bool FramedEndpoint::poll_frames() {
 
 void FramedEndpoint::on_failure(Outcome outcome) {
     host_.lose_peer(peer(), outcome);
-    close(peer().state()); // the first failure that was found, on this lane or on another, is the cause of the later ones
+    close(
+        peer().state()); // the first failure that was found, on this lane or on another, is the cause of the later ones
 }
 
 // The caller holds the lane's lock. Without memory the lane ends: a frame may have gone in part.
