@@ -145,7 +145,7 @@ bench-compare: export COMPARE_BASE = $(value BASE)
 bench-compare: export COMPARE_ROWS = $(value ROWS)
 bench-compare: ## the same rows of another commit and of this tree, measured in turn; BASE=main ROWS='write tcp' ROUNDS=3
 	@$(SETUP)
-	@$(BIN)/python scripts/bench_compare.py --rounds "$(or $(ROUNDS),3)" --rows "$$COMPARE_ROWS" -- "$$COMPARE_BASE"
+	@$(BIN)/python scripts/bench_compare.py --rounds "$(or $(ROUNDS),3)" --rows="$$COMPARE_ROWS" -- "$$COMPARE_BASE"
 
 .PHONY: bench-peers
 bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL beside zerohop: between two NVIDIA GPUs, or within one

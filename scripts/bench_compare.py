@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shutil
 import signal
 import statistics
@@ -25,6 +24,7 @@ from bench_tables import read_report
 from rich.markup import escape
 from rich.table import Table
 
+from zerohop.cli.bench.plan import parse_filter
 from zerohop.cli.bench.report import describe_case
 from zerohop.cli.console import human_time, human_us, make_console, print_table
 
@@ -123,15 +123,13 @@ def commit_of(word: str) -> str:
     if not word:
         raise Failed("which commit is the base? make bench-compare BASE=main, or any other commit")
     # With a dash at its beginning it would be an option.
-    found = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "rev-parse", "--verify", "--end-of-options", f"{word}^{{commit}}"]
+    try:
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Failed(f"git cannot be run: {error.strerror}") from None
     if found.returncode != 0:
-        raise Failed(f"no commit is called {word!r} here")
+        raise Failed(f"git knows no commit {word!r} here: {found.stderr.strip()}")
     return found.stdout.strip().splitlines()[-1]
 
 
@@ -142,9 +140,9 @@ def pattern(text: str) -> str:
         Failed: it is none; without this, that would be told once both trees are built.
     """
     try:
-        re.compile(text)
-    except re.error as error:
-        raise Failed(f"the rows {text!r} are no regular expression: {error}") from None
+        parse_filter(text)
+    except ValueError as error:
+        raise Failed(str(error)) from None
     return text
 
 

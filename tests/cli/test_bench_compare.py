@@ -62,8 +62,8 @@ def test_the_median_of_the_rounds_counts() -> None:
     ("arguments", "told"),
     [
         ([""], "which commit is the base?"),
-        (["no-such-commit"], "no commit is called 'no-such-commit'"),
-        (["--", "--help"], "no commit is called '--help'"),
+        (["no-such-commit"], "git knows no commit 'no-such-commit' here: fatal: "),
+        (["--", "--help"], "git knows no commit '--help' here: fatal: "),
     ],
 )
 def test_a_base_that_is_none(arguments: list[str], told: str) -> None:

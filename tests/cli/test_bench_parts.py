@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -314,3 +315,16 @@ def test_plot_is_a_picture(tmp_path: Path) -> None:
     draw(rows, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("text", ["(", ".{99999999999}", "(" * 3000], ids=["open", "too often", "too deep"])
+def test_a_filter_that_is_no_regular_expression(text: str) -> None:
+    with pytest.raises(ValueError, match="is no regular expression"):
+        plan(Request(filter=text))
+
+
+def test_a_filter_of_another_dialect() -> None:
+    """Python's warning of it would name a line of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plan(Request(filter="write|[[:alpha:]]"))

@@ -147,7 +147,7 @@ class TestTransfers:
             return here.read(memory.to_mutable_view(), remote)
 
         for ptr, length in ((0, 63), (1, 64), (-1, 64), (65, 0), (0, -1), (0, 1 << 63)):
-            with pytest.raises(ValueError, match="bytes"):
+            with pytest.raises(ValueError, match="bytes|must be at least 0"):
                 post(RdmaRemoteBuffer(whole.ptr + ptr, length, whole.access_key))
         for key in ("", "12", "xyz:", whole.access_key[:-8], whole.access_key + "A", "0:" + whole.access_key[-40:]):
             with pytest.raises(ValueError, match="access key"):
@@ -455,3 +455,36 @@ def _standing_still(
         assert transport.connect(url) == COMM_SUCCESS
         far.stop()
         yield transport, remote
+
+
+@pytest.mark.parametrize("many", [[], [np.zeros(8), np.zeros(8)]], ids=["none", "two"])
+def test_a_list_is_no_memory(many: list[Any]) -> None:
+    with pytest.raises(TypeError, match="make an RdmaMemory of each"):
+        RdmaMemory(many)
+
+
+@pytest.mark.parametrize(
+    ("ptr", "length", "kind", "words"),
+    [
+        ("x", 8, TypeError, "ptr must be an int, not str"),
+        (None, 8, TypeError, "ptr must be an int, not NoneType"),
+        (0.5, 8, TypeError, "ptr must be an int, not float"),
+        (0, None, TypeError, "len must be an int, not NoneType"),
+        (0, 8.0, TypeError, "len must be an int, not float"),
+        (0, -1, ValueError, "len must be at least 0"),
+        (0, 10**5000, ValueError, "do not lie within"),
+        (10**5000, 8, ValueError, "do not lie within"),
+    ],
+    ids=range(8),  # Python refuses to write some of the numbers
+)
+def test_a_remote_buffer_of_odd_numbers(ptr: Any, length: Any, kind: type[Exception], words: str) -> None:
+    memory = RdmaMemory(np.zeros(64, np.uint8))
+    whole = memory.to_remote_buffer()
+    at = ptr if ptr != 0 else whole.ptr
+    with pytest.raises(kind, match=words):
+        RdmaTransport("host").write(memory.to_view(0, 8), RdmaRemoteBuffer(at, length, whole.access_key))
+
+
+def test_a_url_that_is_no_text() -> None:
+    with pytest.raises(ValueError, match="no zerohop URL"):
+        RdmaTransport("host").connect(b"\xff\xfe")

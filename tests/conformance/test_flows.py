@@ -77,8 +77,13 @@ def test_both_sides_agree(
     owner = open_context(replace(TCP, tcp_flows=theirs))
     friend = open_context(replace(TCP, tcp_flows=mine))
     target = np.zeros(NBYTES, np.uint8)
-    friend.write(pattern(1, NBYTES), owner.register(target).share("rw")).result(PATIENCE_S)
+    written = friend.write(pattern(1, NBYTES), owner.register(target).share("rw"))
+    written.result(PATIENCE_S)
     expect_equal(target, pattern(1, NBYTES), "written")
+    explained = written.explain()
+    assert explained.flows == max(1, sockets - 1)
+    told = "over one socket" if sockets == 1 else f"over {sockets - 1} sockets at once"
+    assert told in explained.details()
     assert seen == [sockets, sockets]
 
 

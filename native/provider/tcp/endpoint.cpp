@@ -191,7 +191,7 @@ void TcpEndpoint::close(Outcome outcome) {
 }
 
 bool TcpEndpoint::idle() const {
-    return FramedEndpoint::idle() && std::ranges::all_of(flows(), [](const auto& flow) { return flow->at_rest(); });
+    return FramedEndpoint::idle() && std::ranges::all_of(flows(), [](const auto& flow) { return flow->has_nothing(); });
 }
 
 Provider::Probe probe() {

@@ -38,16 +38,16 @@ void Flow::connect(const Address& remote) {
 }
 
 void Flow::post_part(const Request& request, const std::shared_ptr<framed::Whole>& whole) {
-    Outcome failed = kLaneOutOfMemory;
+    Posted posted;
     try {
-        const Posted posted = post_one_sided(request, whole);
-        failed = posted.what == Posted::What::posted ? Outcome{} : posted.outcome;
-    } catch (const std::bad_alloc&) { // the other parts go on
+        posted = post_one_sided(request, whole);
+    } catch (const std::bad_alloc&) {
+        posted.outcome = kLaneOutOfMemory; // the other parts go on
     }
-    if (failed.ok()) {
+    if (posted.what == Posted::What::posted) {
         thread_.kick();
     } else {
-        whole->part_ended(failed);
+        whole->part_ended(posted.outcome);
     }
 }
 
@@ -103,7 +103,7 @@ void Flow::end(Outcome outcome) {
     close(outcome);
 }
 
-bool Flow::at_rest() const {
+bool Flow::has_nothing() const {
     const std::lock_guard lock(polling_);
     return idle();
 }

@@ -25,10 +25,13 @@ public:
     void post_part(const Request& request, const std::shared_ptr<framed::Whole>& whole);
     // Returns true if there is room for one more part.
     [[nodiscard]] bool has_room();
-    // These wait until the bulk thread has finished with the piece that it moves.
-    void settle_down(); // every thread that moves bytes for this flow looks at its surroundings again before the next
+    // The following wait until the bulk thread has moved the piece that it is at.
+    // Returns once no piece moves that began before, and every post that began before has returned.
+    void settle_down();
+    // Takes what the peer has sent by now, and ends the flow.
     void end(Outcome outcome);
-    [[nodiscard]] bool at_rest() const;
+    // Returns what idle() does.
+    [[nodiscard]] bool has_nothing() const;
     // Sees to heartbeats, unless the bulk thread is at work: then the flow is alive.
     void look(uint64_t now);
     // Takes the flow away from its thread.

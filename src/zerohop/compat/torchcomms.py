@@ -15,10 +15,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_int
 from zerohop.core.context import Context
 from zerohop.core.memory.access import close_in_destructor
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
+from zerohop.shown import shown
 from zerohop.transport.transport import Transport
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class RdmaMemoryMutableView(RdmaMemoryView):
 
 
 class RdmaMemory:
-    """Registers a tensor, or anything else that ``Context.register`` takes, and keeps it alive.
+    """Registers a tensor, or another single object that ``Context.register`` takes, and keeps it alive.
 
     Once it and its views are dropped, its remote buffers give no access any more.
     """
@@ -113,6 +115,8 @@ class RdmaMemory:
     def __init__(self, tensor: Any, cache_reg: bool = False) -> None:
         """Register; errors as for ``Context.register``. ``cache_reg`` has no effect: registrations are always kept."""
         del cache_reg
+        if isinstance(tensor, list):
+            raise TypeError("a list has no memory of its own. Fix: make an RdmaMemory of each of its tensors")
         # As torchcomms does. The Context would take a tensor with permuted axes as bytes, by an argument unknown here.
         if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous():
             raise ValueError("the tensor is not contiguous. Fix: pass tensor.contiguous()")
@@ -170,7 +174,7 @@ class RdmaTransport:
         """
         if not isinstance(peer_url, bytes):
             raise TypeError(f"a peer's URL is bytes, not {type(peer_url).__name__}")
-        self._transport.connect(peer_url.decode()).result()
+        self._transport.connect(peer_url.decode(errors="replace")).result()
         return COMM_SUCCESS
 
     def connected(self) -> bool:
@@ -218,11 +222,14 @@ def _result_code(
             f"an access key is the text that to_remote_buffer() gave, not {type(remote.access_key).__name__}"
         )
     base, handle = _parse_access_key(remote.access_key)
-    offset = remote.ptr - base
-    if not (0 <= offset <= handle.nbytes and 0 <= remote.len <= handle.nbytes - offset):
-        raise ValueError(f"bytes {offset} to {offset + remote.len} do not lie within the peer's {handle.nbytes}")
+    offset = check_int("ptr", remote.ptr, 0) - base
+    length = check_int("len", remote.len, 0)
+    if not 0 <= offset <= handle.nbytes - length:
+        raise ValueError(
+            f"bytes {shown(offset)} to {shown(offset + length)} do not lie within the peer's {handle.nbytes}"
+        )
     try:
-        post(local._view, handle[offset : offset + remote.len]).result()
+        post(local._view, handle[offset : offset + length]).result()
     except DeadlineExceeded:
         return COMM_TIMEOUT
     except Closed:

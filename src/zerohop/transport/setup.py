@@ -25,7 +25,7 @@ def device_name(device: object) -> str:
     if isinstance(device, bool):
         raise TypeError("a device is a name, a number or a torch.device, not a bool")
     if isinstance(device, int):
-        device = f"cuda:{device}"
+        device = f"cuda:{shown(device)}"
     elif not isinstance(device, str):
         kind, index = getattr(device, "type", None), getattr(device, "index", None)
         if not isinstance(kind, str):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ from zerohop.cli.bench.rows import (
 )
 from zerohop.cli.bench.tensors import has_torch
 from zerohop.core.lanes.path_choice import PEER
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,6 +94,20 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def parse_filter(text: str) -> re.Pattern[str]:
+    """Parse the regular expression that rows are to match.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what Python's may mean one day
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"the filter {shown(text)} is no regular expression: {error}") from None
+
+
 def plan(request: Request) -> list[Case]:
     """Return the cases to measure, in the order of the table.
 
@@ -118,10 +133,7 @@ def plan(request: Request) -> list[Case]:
     if request.wheel is not None:
         cases.append(Case("wheel", bytes=request.wheel.stat().st_size))
     if request.filter is not None:
-        try:
-            kept = re.compile(request.filter)
-        except re.error as error:
-            raise ValueError(f"the filter {request.filter!r} is no regular expression: {error}") from None
+        kept = parse_filter(request.filter)
         cases = [case for case in cases if any(map(kept.search, _texts(case)))]
     if not cases:
         raise ValueError("no row of the benchmark fits these options")
@@ -220,9 +232,7 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
 
 def _with_flows(case: Case) -> list[Case]:
     """Return the case over one flow, and over several of them."""
-    processors = len(os.sched_getaffinity(0))
-    several = [count for count in FLOWS if count <= max(processors, FLOWS[0])]
-    return [case, *(replace(case, mode=several_flows(count)) for count in several)]
+    return [case, *(replace(case, mode=several_flows(count)) for count in FLOWS)]
 
 
 def _transport_cases(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:

@@ -84,6 +84,8 @@ class Situation(NamedTuple):
     # How the control channel is protected, and whether tcp lanes are, too: see `protection`.
     control: str = ""
     encrypts: bool = False
+    # As many flows as a tcp lane has.
+    tcp_flows: int = 0
 
 
 class Candidate(NamedTuple):
@@ -158,6 +160,7 @@ def choose(situation: Situation) -> Explanation:
         situation.link if best.form == PEER else "",
         situation.no_kernels if best.form == PEER else "",
         protection(best.provider, situation.control, encrypts=situation.encrypts),
+        flows=situation.tcp_flows if best.provider == "tcp" else 0,
     )
 
 

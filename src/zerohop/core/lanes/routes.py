@@ -134,6 +134,7 @@ class Routes:
             no_kernels=self._kernels.why_not,
             control=link.control,
             encrypts=link.encrypts,
+            tcp_flows=link.tcp_flows,
         )
         failed = link.failed.failing()
         if failed:

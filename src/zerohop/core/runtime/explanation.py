@@ -25,6 +25,7 @@ class Explanation(NamedTuple):
             kernel copies all pages.
         protection: what is encrypted of that which goes to the peer on this path, and what is not; empty if nothing
             leaves the host.
+        flows: number of flows over which large transfers go at once; 0 if the provider has none.
         kind: name of the Operation, such as ``"write_pages"``.
         outcome: bytes, time and rate of an Operation that has ended well; otherwise ``"in flight"``, ``"cancelled"``
             or ``"failed: ..."``.
@@ -42,6 +43,7 @@ class Explanation(NamedTuple):
     link: str = ""
     no_kernels: str = ""
     protection: str = ""
+    flows: int = 0
     kind: str = ""
     outcome: str = ""
     others: tuple[str, ...] = ()
@@ -64,8 +66,18 @@ class Explanation(NamedTuple):
         slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
         covered = [f"  {self.protection}"] if self.protection else []
         return "\n".join(
-            [str(self), *over, *known, *slowly, *covered, *(f"  not {name}: {why}" for name, why in self.rejected)]
+            [
+                *(str(self), *over, *known, *slowly, *self._flows_in_words(), *covered),
+                *(f"  not {name}: {why}" for name, why in self.rejected),
+            ]
         )
+
+    def _flows_in_words(self) -> list[str]:
+        if self.flows == 1:
+            return [
+                "  large transfers go over one socket, as fast as one core copies; tcp_flows= on both sides adds more"
+            ]
+        return [f"  large transfers go over {self.flows} sockets at once"] if self.flows else []
 
 
 def of_no_path(kind: str, outcome: str) -> Explanation:
