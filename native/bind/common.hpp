@@ -32,17 +32,32 @@ struct PyBell {
     std::unique_ptr<LoopBell> bell;
 };
 
+// An operation that has ended, and that a lane may still hold. It keeps what operations are made of, and no engine.
+struct EndedOp {
+    std::shared_ptr<OperationSlab> slab;
+    OpRef op; // destroyed before the slab
+};
+
+struct PyHeldOp {
+    std::shared_ptr<const EndedOp> ended;
+};
+
 // An operation. Once it has copied the result, it needs the slot no more.
 struct PyOp {
     std::shared_ptr<Engine> engine;
     OpRef op; // empty, as is `engine`, once the result has been copied
+    // Shared by all who ask until when a lane holds the operation, so that its other holders are lanes.
+    std::shared_ptr<const EndedOp> held;
+    Outcome ended;
     uint64_t bytes_done = 0;
     uint64_t value = 0;
     uint64_t started_ns = 0;
     uint64_t finished_ns = 0;
     mutable bool asked = false; // true once somebody has waited for it, perhaps not to its end
 
+    // Copies the result of an operation that has ended.
     void detach() {
+        ended = {op->status(), op->reason()};
         bytes_done = op->bytes_done();
         value = op->value();
         started_ns = op->started_ns();
@@ -50,12 +65,6 @@ struct PyOp {
         op.reset();
         engine.reset();
     }
-};
-
-// An operation that has ended, and that a lane may still hold. It keeps what operations are made of, and no engine.
-struct PyHeldOp {
-    std::shared_ptr<OperationSlab> slab;
-    OpRef op; // destroyed before the slab
 };
 
 // A group of operations that end together.

@@ -27,7 +27,7 @@ bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sle
 
 bool ended_well(PyOp& self, bool patient) {
     if (!self.op) {
-        return true; // the result of a success only is copied
+        return self.ended.ok();
     }
     if (self.engine->closed()) {
         return false; // this may be a forked child, where nothing ends
@@ -88,7 +88,7 @@ void register_operation(nb::module_& m) {
 
     nb::class_<PyHeldOp>(m, "HeldOp", "An operation that has ended. It keeps no engine.")
         .def_prop_ro(
-            "held", [](const PyHeldOp& self) { return self.op->holders() > 1; },
+            "held", [](const PyHeldOp& self) { return self.ended->op->holders() > 1; },
             "Whether a lane holds it still, and may move its bytes.");
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
@@ -110,15 +110,16 @@ void register_operation(nb::module_& m) {
             "spin", [](const PyOp& self, uint64_t spin_ns) { return wait(self, 0, spin_ns, false); },
             nb::arg("spin_ns"))
         .def_prop_ro("asked", [](const PyOp& self) { return self.asked; })
-        .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
-        .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
+        .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : self.ended.status; })
+        .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : self.ended.reason; })
         .def(
             "outlived",
-            [](const PyOp& self) -> std::optional<PyHeldOp> {
-                if (!self.op || self.op->holders() < 2) {
-                    return std::nullopt;
+            [](PyOp& self) -> std::optional<PyHeldOp> {
+                if (self.op && self.op->holders() > 1) {
+                    self.held = std::make_shared<const EndedOp>(EndedOp{self.engine->shared_operations(), self.op});
+                    self.detach();
                 }
-                return PyHeldOp{self.engine->shared_operations(), self.op};
+                return self.held ? std::optional(PyHeldOp{self.held}) : std::nullopt;
             },
             "What tells until when a lane holds the operation, which has ended; None if none does.")
         .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })

@@ -147,7 +147,7 @@ class TestTransfers:
             return here.read(memory.to_mutable_view(), remote)
 
         for ptr, length in ((0, 63), (1, 64), (-1, 64), (65, 0), (0, -1), (0, 1 << 63)):
-            with pytest.raises(ValueError, match="bytes|must be at least 0"):
+            with pytest.raises(ValueError, match=r"bytes|must be at least 0"):
                 post(RdmaRemoteBuffer(whole.ptr + ptr, length, whole.access_key))
         for key in ("", "12", "xyz:", whole.access_key[:-8], whole.access_key + "A", "0:" + whole.access_key[-40:]):
             with pytest.raises(ValueError, match="access key"):

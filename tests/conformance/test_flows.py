@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +15,7 @@ import pytest
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import ANSWER_S, PATIENCE_S
 from support.pattern import expect_equal, pattern, poison
 from support.raw_control import RawControl
 from support.sizes import MIB
@@ -160,3 +162,33 @@ def test_an_invitation_of_too_many_sockets(open_context: OpenContext) -> None:
         assert client.hung_up()
     finally:
         client.close()
+
+
+def test_no_thread_left_for_flows() -> None:
+    """A limit of this process, and not the end of the peer; once it is raised, the next use works."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_ROOM], capture_output=True, text=True, timeout=ANSWER_S, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "LimitReached RLIMIT_AS\n"), ended.stderr
+
+
+_WITHOUT_ROOM: Final = """
+import resource
+import numpy as np
+import zerohop as zh
+owner, friend = (zh.Context(providers="tcp", tcp_flows=4) for _ in range(2))
+data, target = np.ones(4 << 20, np.uint8), np.zeros(4 << 20, np.uint8)
+handle = owner.register(target).share("rw")
+source = friend.register(data)
+pages = int(open("/proc/self/statm").read().split()[0])
+before = resource.getrlimit(resource.RLIMIT_AS)
+# Enough for Python to go on, and not for the stack of a thread.
+resource.setrlimit(resource.RLIMIT_AS, ((pages + 700) * resource.getpagesize(), before[1]))
+error = friend.write(source, handle).exception(10)
+resource.setrlimit(resource.RLIMIT_AS, before)
+print(type(error).__name__, getattr(error, "limit", error))
+assert friend.write(source, handle).result(10) == data.nbytes
+assert (target == 1).all()
+friend.close()
+owner.close()
+"""

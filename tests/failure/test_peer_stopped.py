@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import mmap
@@ -90,6 +91,32 @@ def test_deadlines_where_the_peer_places_the_bytes(open_context: OpenContext, st
     context.flush().result(PATIENCE_S)
     context.write(data, target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 1)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["deadline", "cancelled"])
+@pytest.mark.parametrize("form", WAITING)
+def test_whether_the_memory_of_what_was_awaited_is_in_use(
+    open_context: OpenContext, start_peer: StartPeer, form: str, late: bool
+) -> None:
+    """Also while the exception of the await is alive, whose frames know the operation."""
+    context, peer, target, _ = _pair(open_context, start_peer, form)
+    peer.stop()
+
+    async def write() -> None:
+        operation = context.write(pattern(1, NBYTES), target.handle, timeout=None if late else DEADLINE_S)
+        if late:
+            asyncio.get_running_loop().call_later(0.01, operation.cancel)
+        try:
+            await operation
+        except (asyncio.CancelledError, zh.DeadlineExceeded):
+            assert operation.memory_in_use
+            peer.resume()
+            await context.flush()
+            eventually(lambda: not operation.memory_in_use, "it is in use for as long as somebody knows of it")
+        else:
+            pytest.fail("a stopped peer has answered")
+
+    asyncio.run(write())
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["deadline", "cancelled"])

@@ -24,7 +24,7 @@ from zerohop.core.lanes import nic_ports
 from zerohop.core.lanes.lane import Lane, State
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
-from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, from_os
+from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, from_os, too_many_threads
 
 if TYPE_CHECKING:
     import asyncio
@@ -306,7 +306,10 @@ class LaneSetup:
     def _use_sockets(self, lane: Lane, sockets: list[socket.socket], tls: bytes) -> None:
         """Hand copies of the sockets to the data plane, unless the lane was given up meanwhile."""
         if lane.state is State.OPENING:
-            lane.endpoint.connect(tls, [sock.fileno() for sock in sockets])
+            try:
+                lane.endpoint.connect(tls, [sock.fileno() for sock in sockets])
+            except OSError as error:
+                raise too_many_threads() if error.errno == errno.EAGAIN else error from None
             lane.connected = True
             self._go_on(lane)
 

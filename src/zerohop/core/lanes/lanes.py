@@ -59,6 +59,9 @@ class Lanes(LaneTable):
         self._wanted: asyncio.Future[None] | None = None
         # Number of the last LaneWanted that this side has sent or received.
         self._asked = 0
+        # Why this side has given up a lane, until another comes up. The peer may be sooner to hang up than this side to
+        # tell its operations why.
+        self.given_up: ZerohopError | None = None
         self.ports = LanePorts(core, link, channel, self, self.go_down)
 
     def agree(self, setup: wire.Setup) -> None:
@@ -136,6 +139,7 @@ class Lanes(LaneTable):
         """Count a lane as up: both ends are connected."""
         link = self._link
         lane.state = State.UP
+        self.given_up = None
         lane.cost = path_choice.lane_cost(lane.endpoint.limits)
         link.lanes = {**link.lanes, lane.number: lane}
         link.failed.record_success(lane.provider)
@@ -161,6 +165,7 @@ class Lanes(LaneTable):
             return
         lane.state = State.DOWN
         if tell:
+            self.given_up = error
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000], fix=error.fix[:2000]))
         lane.close_end()
         if not lane.up.done():

@@ -110,7 +110,8 @@ class Session:
                 finally:
                     close_all(received)
         except ChannelEnded as ended:
-            self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._link.peer), Reason.STREAM_CLOSED)
+            gone = PeerLost(f"the peer is gone: {ended}", peer=self._link.peer)
+            self._fail(self.lanes.given_up or gone, Reason.STREAM_CLOSED)
         except NativeError as error:
             self._break_off(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
