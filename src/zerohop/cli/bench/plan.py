@@ -222,7 +222,7 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         if name == "write":
             cases.append(replace(stream, mode=ENCRYPTED))
     if sizes is None:
-        cases += _with_flows(Case(name, "tcp", "host", "host", 256 * _MI, form="stream"))
+        cases += _with_flows(Case(name, "tcp", "host", "host", 256 * _MI, form="stream"), FLOWS[:1])
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in _HOST_PROVIDERS:
             for src, dst in places:
@@ -230,9 +230,9 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
     return cases
 
 
-def _with_flows(case: Case) -> list[Case]:
-    """Return the case over one flow, and over several of them."""
-    return [case, *(replace(case, mode=several_flows(count)) for count in FLOWS)]
+def _with_flows(case: Case, several: Sequence[int] = FLOWS) -> list[Case]:
+    """Return the case over one flow, and over several of them; machines with GPUs have processors for many."""
+    return [case, *(replace(case, mode=several_flows(count)) for count in several)]
 
 
 def _transport_cases(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:

@@ -87,7 +87,7 @@ TARGETS: Final = (
     Target(_target("write_notify", "shm", bytes=8, mode="await"), max_us=15),
     Target(_target("write_notify", "shm", bytes=8, mode="await-asleep"), max_times_floor=1.1),
     Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="mapped"), min_of_floor=0.95),
-    Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="ring"), min_of_floor=0.7),
+    Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="ring"), min_of_floor=0.9),
     Target(_target("write_pages", "shm", bytes=1024, batch=256, form="mapped"), min_gbps=8),
     Target(_target("write_pages", "shm", bytes=1024, batch=256, form="ring"), min_of_floor=0.9),
     *(
@@ -102,16 +102,7 @@ TARGETS: Final = (
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=None), min_of_floor=0.9),
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1, mode=ENCRYPTED), min_of_floor=0.9),
     *(
-        Target(_target(name, "tcp", **_LARGE, mode=several_flows(count)), min_of_floor=0.9)
-        for name in ("write", "read")
-        for count in FLOWS
-    ),
-    *(
-        Target(
-            _target(name, "tcp", **_LARGE, mode=several_flows(16)),
-            min_of_row=4,
-            row=_target(name, "tcp", **_LARGE, mode=None),
-        )
+        Target(_target(name, "tcp", **_LARGE, mode=several_flows(FLOWS[0])), min_of_floor=0.9)
         for name in ("write", "read")
     ),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
@@ -142,7 +133,7 @@ def _expandable(name: str, nbytes: int, batch: int = 1, mode: str | None = None)
 
 
 GPU_TARGETS: Final = (
-    Target(_row("write", bytes=8 * _KI), max_times_floor=1.35),
+    Target(_row("write", bytes=8 * _KI), max_times_floor=1.15),
     Target(_row("write", bytes=8 * _KI), max_cpu_us=10),
     Target(_row("write", bytes=8 * _KI, batch=TOGETHER), max_cpu_us=3),
     *(Target(_row(name, bytes=256 * _MI), min_of_floor=0.98) for name in ("write", "read")),
@@ -168,6 +159,18 @@ GPU_TARGETS: Final = (
         )
         for name in ("write", "read")
         for mode in (None, *map(several_flows, FLOWS))
+    ),
+    *(
+        Target(_target(name, "tcp", **_LARGE, mode=several_flows(FLOWS[1])), min_of_floor=0.9)
+        for name in ("write", "read")
+    ),
+    *(
+        Target(
+            _target(name, "tcp", **_LARGE, mode=several_flows(FLOWS[1])),
+            min_of_row=4,
+            row=_target(name, "tcp", **_LARGE, mode=None),
+        )
+        for name in ("write", "read")
     ),
     *(Target({**_PAIR, "name": "views", "bytes": 64, "batch": n}, max_us=most) for n, most in _VIEWS_US.items()),
     Target(_row("first_use", bytes=4 * _KI, mode="known"), max_us=150),
