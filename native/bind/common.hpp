@@ -47,8 +47,8 @@ struct PyOp {
     std::shared_ptr<Engine> engine;
     OpRef op; // empty, as is `engine`, once the result has been copied
     // Shared by all who ask until when a lane holds the operation, so that its other holders are lanes.
-    std::shared_ptr<const EndedOp> held;
-    Outcome ended;
+    std::shared_ptr<const EndedOp> held{};
+    Outcome ended{};
     uint64_t bytes_done = 0;
     uint64_t value = 0;
     uint64_t started_ns = 0;
