@@ -25,7 +25,7 @@ _HERE = "NIXL_INIT_AGENT"
 class _Half(TensorHalf):
     """Holds an agent with its defaults, and the tensor registered with it."""
 
-    names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages", "write_pages_reposted"})
+    names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages", "write_pages_reposted", workload.LIST})
 
     def __init__(self, side: Side, package: ModuleType) -> None:
         """Register the tensor, and exchange the metadata."""
@@ -51,6 +51,18 @@ class _Half(TensorHalf):
             here, there = (self._descriptors(place, case.bytes, 1) for place in (self.place, self.remote_place))
             handle = self.agent.initialize_xfer(operation, here, there, self.remote_name, backends=_BACKENDS)
             return lambda: self._transfer(handle)
+        if case.name == workload.LIST:
+            self.note = "initialize_xfer with the descriptors of both sides, transfer and release"
+            lengths = case.lengths()
+
+            def ranges() -> None:
+                here = self._ranges(self.place, sources, lengths)
+                there = self._ranges(self.remote_place, targets, lengths)
+                handle = self.agent.initialize_xfer(operation, here, there, self.remote_name, backends=_BACKENDS)
+                self._transfer(handle)
+                handle.release()
+
+            return ranges
         # A list of all pages is prepared once, as NIXL's users do; each call says which of them to transfer.
         count = case.span // case.bytes
         lists = [
@@ -76,6 +88,13 @@ class _Half(TensorHalf):
         table = np.empty((count, 3), np.uint64)
         table[:, 0] = np.arange(count, dtype=np.uint64) * np.uint64(nbytes) + np.uint64(address)
         table[:, 1], table[:, 2] = nbytes, device
+        return self.agent.get_xfer_descs(table, self.memory_type)
+
+    def _ranges(self, place: tuple[int, int], offsets: Pages, lengths: Pages) -> Any:
+        address, device = place
+        table = np.empty((lengths.size, 3), np.uint64)
+        table[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
+        table[:, 1], table[:, 2] = lengths, device
         return self.agent.get_xfer_descs(table, self.memory_type)
 
     def _transfer(self, handle: Any) -> None:

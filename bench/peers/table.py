@@ -14,6 +14,7 @@ TITLES: Final = {
     "write": "One write",
     "write_expandable": "One write from and to PyTorch's expandable segments",
     "write_pages": "A list of random pages within 64 MiB",
+    "write_list": "A list of ranges of 16 B to 64 KiB, most of them short",
     "read": "One read",
 }
 

@@ -28,6 +28,11 @@ SIZES: Final = (8 * KI, 64 * KI, 512 * KI, 1 * MI, 4 * MI, 16 * MI, 64 * MI, 256
 QUICK_SIZES: Final = (64 * KI, 1 * MI, 64 * MI)
 PAGES: Final = 4096
 PAGE_SIZES: Final = (16 * KI, 1 * KI)
+LIST: Final = "write_list"
+# Ranges of one list, their mean length, and the lengths of the shortest and of the longest.
+RANGES: Final = 120_000
+RANGE_BYTES: Final = 7680
+_SHORTEST, _LONGEST = 16, 64 * KI
 _PAGES_WITHIN: Final = 64 * MI
 _UNTOUCHED: Final = 0xA5
 
@@ -37,9 +42,9 @@ class Case:
     """Describes one row to measure.
 
     Attributes:
-        name: `write`, `read`, `write_pages`, or a name that only one peer has.
-        bytes: of one operation, or of one page, which then divides 64 MiB.
-        batch: pages in one operation.
+        name: `write`, `read`, `write_pages`, `write_list`, or a name that only one peer has.
+        bytes: of one operation, or of one page, which then divides 64 MiB; of ranges, about their mean.
+        batch: pages or ranges in one operation.
         memory: "expandable" if the memory must be of that kind, else "".
     """
 
@@ -51,6 +56,8 @@ class Case:
     @property
     def span(self) -> int:
         """Return the number of bytes of memory that the case uses, in each process."""
+        if self.name == LIST:
+            return int(self.lengths().sum())
         return self.bytes if self.batch == 1 else max(_PAGES_WITHIN, self.bytes * self.batch)
 
     @property
@@ -58,8 +65,20 @@ class Case:
         """Return the name of the row in the results."""
         return f"{self.name}_{self.memory}" if self.memory else self.name
 
+    def lengths(self) -> Pages:
+        """Return the lengths of the ranges of a list: mixed, and equal in both processes."""
+        # Most are short: their logarithms are spread evenly, and then all are stretched to the mean.
+        low, high = np.log2((_SHORTEST, _LONGEST))
+        chance = np.random.default_rng(self.batch)
+        raw = np.exp2(chance.uniform(low, high, self.batch)) * (self.bytes / np.mean(np.exp2(np.linspace(low, high))))
+        clipped: Pages = np.clip(raw.astype(np.int64) // _SHORTEST * _SHORTEST, _SHORTEST, _LONGEST)
+        return clipped
+
     def pages(self) -> tuple[Pages, Pages]:
-        """Return the page numbers of the source and of the target; random, and equal in both processes."""
+        """Return page numbers, or the offsets of ranges, of source and target; random, and equal in both processes."""
+        if self.name == LIST:
+            lengths = self.lengths()
+            return _scattered(lengths, seed=1), _scattered(lengths, seed=2)
         shuffle = np.random.default_rng(self.bytes).permutation
         count = self.span // self.bytes
         return shuffle(count)[: self.batch].astype(np.int64), shuffle(count)[: self.batch].astype(np.int64)
@@ -69,7 +88,16 @@ def cases(*, quick: bool = False) -> tuple[Case, ...]:
     """Return all cases, the most important first: a peer that hangs keeps the rows that it had."""
     sizes = QUICK_SIZES if quick else SIZES
     lists = [Case(name, page, PAGES) for name in ("write_pages", "write_pages_reposted") for page in PAGE_SIZES]
+    lists.append(Case(LIST, RANGE_BYTES, RANGES // 10 if quick else RANGES))
     return (*(Case("write", nbytes) for nbytes in sizes), *lists, *(Case("read", nbytes) for nbytes in sizes))
+
+
+def _scattered(lengths: Pages, seed: int) -> Pages:
+    """Return offsets at which ranges of these lengths lie one behind the other, in random order."""
+    order = np.random.default_rng(seed).permutation(lengths.size)
+    offsets = np.empty_like(lengths)
+    offsets[order] = np.cumsum(lengths[order]) - lengths[order]
+    return offsets
 
 
 EXPANDABLE_CASES: Final = (Case("write", 64 * MI, memory="expandable"),)
@@ -139,7 +167,7 @@ class Side:
             "bytes": case.bytes,
             "batch": case.batch,
             "p50_us": round(median * 1e6, 3),
-            "GBps": round(case.bytes * case.batch / median / 1e9, 4),
+            "GBps": round((case.span if case.name == LIST else case.bytes * case.batch) / median / 1e9, 4),
             "verified": verified,
             "note": note,
         }
@@ -185,6 +213,12 @@ class Payload:
         if case.batch == 1:
             return cls(source, ~source, source)
         sources, targets = case.pages()
+        if case.name == LIST:
+            # The ranges cover all of the target.
+            after = np.empty_like(source)
+            for at, to, length in zip(sources.tolist(), targets.tolist(), case.lengths().tolist(), strict=True):
+                after[to : to + length] = source[at : at + length]
+            return cls(source, ~after, after)
         pages = source.reshape(-1, case.bytes)[sources]
         before = np.full(case.span, _UNTOUCHED, np.uint8)
         after = before.copy()

@@ -1,4 +1,4 @@
-"""Measures zerohop: write, read and write_pages between registered tensors."""
+"""Measures zerohop: writes, reads and lists between registered tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT = 60.0
 class _Half(TensorHalf):
     """Holds a Context, and the tensor registered with it."""
 
-    names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages"})
+    names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages", workload.LIST})
 
     def __init__(self, side: Side) -> None:
         """Register the tensor, and exchange the handle."""
@@ -37,6 +37,9 @@ class _Half(TensorHalf):
         context, here, there = self.context, self.memory[: case.span], self.remote[: case.span]
         if case.name == "write_pages":
             return lambda: context.write_pages(here, there, sources, targets, page_bytes=case.bytes).result()
+        if case.name == workload.LIST:
+            lengths = case.lengths()
+            return lambda: context.write_list(here, there, sources, targets, lengths).result()
         if case.name == "read":
             return lambda: context.read(there, here).result()
         return lambda: context.write(here, there).result()
