@@ -156,6 +156,8 @@ class ControlThread:
             future.result(timeout)
         except concurrent.futures.TimeoutError:  # up to Python 3.10 this is another TimeoutError
             raise TimeoutError from None
+        finally:
+            del future  # it keeps the error, and that, by its traceback, this frame
 
     async def run_in_thread(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
         """Call a blocking function on a new thread; return or raise what it returns or raises. Awaited on the loop.
