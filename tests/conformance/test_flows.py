@@ -164,31 +164,54 @@ def test_an_invitation_of_too_many_sockets(open_context: OpenContext) -> None:
         client.close()
 
 
-def test_no_thread_left_for_flows() -> None:
-    """A limit of this process, and not the end of the peer; once it is raised, the next use works."""
-    ended = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_ROOM], capture_output=True, text=True, timeout=ANSWER_S, check=False
-    )
-    assert (ended.returncode, ended.stdout) == (0, "LimitReached RLIMIT_AS\n"), ended.stderr
+@pytest.mark.parametrize("lacks", ["here", "there"])
+def test_no_thread_left_for_flows(lacks: str) -> None:
+    """A limit of this process, or of the peer's, and not its end; once it is raised, the next use works."""
+    command = [sys.executable, "-c", _WITHOUT_ROOM, lacks]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    told = "LimitReached RLIMIT_AS\n" if lacks == "here" else "PeerLost no more threads can be started\n"
+    assert (ended.returncode, ended.stdout) == (0, told), ended.stderr
 
 
+# Its own child has the memory there. Either of them is left enough for Python to go on, and not for a thread's stack.
 _WITHOUT_ROOM: Final = """
-import resource
+import resource, subprocess, sys
 import numpy as np
 import zerohop as zh
-owner, friend = (zh.Context(providers="tcp", tcp_flows=4) for _ in range(2))
-data, target = np.ones(4 << 20, np.uint8), np.zeros(4 << 20, np.uint8)
-handle = owner.register(target).share("rw")
-source = friend.register(data)
-pages = int(open("/proc/self/statm").read().split()[0])
-before = resource.getrlimit(resource.RLIMIT_AS)
-# Enough for Python to go on, and not for the stack of a thread.
-resource.setrlimit(resource.RLIMIT_AS, ((pages + 700) * resource.getpagesize(), before[1]))
-error = friend.write(source, handle).exception(10)
-resource.setrlimit(resource.RLIMIT_AS, before)
-print(type(error).__name__, getattr(error, "limit", error))
-assert friend.write(source, handle).result(10) == data.nbytes
-assert (target == 1).all()
-friend.close()
-owner.close()
+
+def limit(on):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    most = (pages + 700) * resource.getpagesize() if on else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+context = zh.Context(providers="tcp", tcp_flows=4)
+if sys.argv[1] == "child":
+    target = np.zeros(4 << 20, np.uint8)
+    print(bytes(context.register(target).share("rw")).hex(), flush=True)
+    for line in sys.stdin:
+        limit(line == "limit\\n")
+        print(int(target.sum()), flush=True)
+    context.close()
+    sys.exit()
+command = [sys.executable, "-c", sys.orig_argv[2], "child"]
+child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+def ask(word):
+    child.stdin.write(word + "\\n")
+    child.stdin.flush()
+    return int(child.stdout.readline())
+
+handle = zh.RemoteBuffer.from_bytes(bytes.fromhex(child.stdout.readline()))
+source = context.register(np.ones(4 << 20, np.uint8))
+here = sys.argv[1] == "here"
+limit(True) if here else ask("limit")
+error = context.write(source, handle).exception(10)
+limit(False) if here else ask("lift")
+words = "no more threads can be started"
+print(type(error).__name__, getattr(error, "limit", words if words in str(error) else error))
+assert context.write(source, handle).result(10) == source.nbytes
+assert ask("look") == source.nbytes
+child.stdin.close()
+child.wait(10)
+context.close()
 """

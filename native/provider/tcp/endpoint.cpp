@@ -63,9 +63,12 @@ void TcpEndpoint::connect(const Address& remote) {
         throw NativeError(Status::closed, Reason::lane_closed, "this lane was to be connected before, and failed");
     }
     try {
+        // All threads first: where one is lacking, the peer sees no socket close before it is told why.
         for (size_t i = 1; i < remote.fds.size(); ++i) {
             flows_.push_back(std::make_shared<Flow>(host(), shared_peer(), host().bulk_thread()));
-            flows_.back()->connect({remote.bytes, {remote.fds[i]}});
+        }
+        for (size_t i = 0; i < flows_.size(); ++i) {
+            flows_[i]->connect({remote.bytes, {remote.fds[i + 1]}});
         }
         start(make_stream(remote.fds[0], host(), remote.bytes));
     } catch (...) { // the lane was closed meanwhile, or is to be given up

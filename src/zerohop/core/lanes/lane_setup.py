@@ -308,8 +308,14 @@ class LaneSetup:
         if lane.state is State.OPENING:
             try:
                 lane.endpoint.connect(tls, [sock.fileno() for sock in sockets])
-            except OSError as error:
-                raise too_many_threads() if error.errno == errno.EAGAIN else error from None
+            except (NativeError, OSError) as error:
+                if not lane.endpoint.alive and self._channel.unread():
+                    return  # the peer has given the lane up, and what it has sent says why
+                # The peer is told before the sockets close, whose end would tell it less.
+                no_thread = isinstance(error, OSError) and error.errno == errno.EAGAIN
+                failure = too_many_threads() if no_thread else _error(error, self._link.peer)
+                self._lanes.fail(lane, failure, tell=True)
+                return
             lane.connected = True
             self._go_on(lane)
 

@@ -59,8 +59,7 @@ class Lanes(LaneTable):
         self._wanted: asyncio.Future[None] | None = None
         # Number of the last LaneWanted that this side has sent or received.
         self._asked = 0
-        # Why this side has given up a lane, until another comes up. The peer may be sooner to hang up than this side to
-        # tell its operations why.
+        # Why the first lane could not be opened. The connection may end before those that wait for the lane are told.
         self.given_up: ZerohopError | None = None
         self.ports = LanePorts(core, link, channel, self, self.go_down)
 
@@ -164,8 +163,9 @@ class Lanes(LaneTable):
         if lane.state is not State.OPENING:
             return
         lane.state = State.DOWN
-        if tell:
+        if not self._link.ready:
             self.given_up = error
+        if tell:
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000], fix=error.fix[:2000]))
         lane.close_end()
         if not lane.up.done():

@@ -68,16 +68,20 @@ class EngineEvents:
         """Lose a peer whose lanes have ended, after its earlier messages, such as Released, were handled."""
         session = link.session
 
+        def lose() -> None:
+            told = None if session is None else session.lanes.given_up
+            teardown.lose(self._core, link, told or lost_error(link, status, reason), status, reason)
+
         async def work() -> None:
             try:
                 if session is not None:
                     await session.caught_up()
             finally:
                 self.ending.pop(link, None)
-                teardown.lose(self._core, link, lost_error(link, status, reason), status, reason)
+                lose()
 
         if session is None or not session.unread():
-            teardown.lose(self._core, link, lost_error(link, status, reason), status, reason)
+            lose()
         elif link not in self.ending:
             self.ending[link] = self._core.control.start(work)
 
