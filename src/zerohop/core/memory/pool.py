@@ -208,7 +208,8 @@ class Pool(Closeable, NotCopyable):
             for start, size in [*used, (chunk.ranges.nbytes, 0)]:
                 if start > end:
                     self._unmarked.append((chunk, end, start - end))
-                end = start + size
+                # A destructor that was interrupted has left its block, whose range may be in another's by now.
+                end = max(end, start + size)
 
     def _take(self, size: int) -> Range | None:
         for chunk in self._chunks:
