@@ -42,7 +42,7 @@ APART: Final = 1.1
 ROWS: Final = r"^(?!transport|idle|import)"
 _BUILD_S, _BENCH_S = 1800.0, 3600.0
 _END_S: Final = 10.0
-# What make has told its children is meant for this tree; what a developer has set would change what is measured.
+# Variables of make are meant for this tree, and those of a developer would change the measured numbers.
 _NOT_FOR_CHILDREN: Final = ("MAKE", "MFLAGS", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "ZEROHOP_")
 
 

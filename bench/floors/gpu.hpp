@@ -1,4 +1,4 @@
-// What the floors of GPUs share: the driver, found at run time, and a device's context with memory and a stream.
+// Finds the GPUs' driver at run time, and holds a device's context with memory and a stream, for the floors of GPUs.
 #pragma once
 
 #include "common.hpp"

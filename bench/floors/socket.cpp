@@ -181,7 +181,7 @@ void on_threads(size_t count, Work work) {
         threads.emplace_back([&, i] {
             try {
                 work(i);
-            } catch (...) {
+            } catch (...) { // thrown by the caller's thread, below
                 const std::lock_guard lock(mutex);
                 failure = failure ? failure : std::current_exception();
             }

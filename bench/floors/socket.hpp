@@ -1,4 +1,4 @@
-// What the floors over sockets share: calls that wait no longer than they may, and hear signals meanwhile.
+// Lets calls of sockets wait no longer than they may, and hear signals meanwhile, for the floors over sockets.
 #pragma once
 
 #include "common.hpp"

@@ -34,7 +34,7 @@ def test_rows_of_two_trees() -> None:
 
 
 def test_the_table() -> None:
-    """What is apart is told with the medians of every round."""
+    """Rows that are apart are told with the medians of every round."""
     slow = replace(THIS, rows=tuple(replace(row, p50_us=3.0) for row in THIS.rows if row.form == "ring"))
     output = io.StringIO()
     print_lines(Console(file=output, width=200, color_system=None), compare([BASE, BASE], [THIS, slow]), "abc123")

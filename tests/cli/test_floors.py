@@ -17,13 +17,11 @@ from support.patience import PATIENCE_S
 from zerohop import _floors
 from zerohop.cli.bench.certificates import self_signed
 from zerohop.cli.payload import PageLists, mixed_ranges, random_bytes
-from zerohop.config import protection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-needs_tls = pytest.mark.skipif(bool(protection.why_not("all")), reason=protection.why_not("all"))
 RING_BYTES = 1 << 20
 # Few: on a processor that both sides share, each of them spins for as long as it may before the other goes on.
 ROUNDS = 100
@@ -181,9 +179,8 @@ def test_sockets_whose_ends_spin(beside: Callable[..., Any]) -> None:
         echoed.result()
 
 
-@needs_tls
 def test_a_stream_through_tls(beside: Callable[..., Any]) -> None:
-    """The socket is as good as new after it: nothing of the session is left in it."""
+    """The socket holds no byte of TLS afterwards, and serves again without it."""
     here, there = socket.socketpair()
     with here, there:
         source, target = random_bytes(7, 3_000_001), np.zeros(3_000_001, np.uint8)
@@ -198,7 +195,6 @@ def test_a_stream_through_tls(beside: Callable[..., Any]) -> None:
         echoed.result()
 
 
-@needs_tls
 def test_bytes_on_the_wire_are_not_the_payload() -> None:
     here, there = socket.socketpair()
     with here, there, ThreadPoolExecutor(1) as pool:
@@ -209,7 +205,6 @@ def test_bytes_on_the_wire_are_not_the_payload() -> None:
             sent.result()
 
 
-@needs_tls
 def test_a_certificate_that_is_none() -> None:
     here, there = socket.socketpair()
     with here, there, pytest.raises(RuntimeError, match="does not take the certificate"):
@@ -282,7 +277,7 @@ def test_a_signal_ends_the_wait_of_a_receiver(memory: int) -> None:
         lambda fd: _floors.socket_pong_spinning(fd, 8, 1, PATIENCE_S),
         lambda fd: _floors.socket_send(fd, random_bytes(1, 8 * RING_BYTES), 1, PATIENCE_S),
         lambda fd: _floors.socket_receive(fd, np.zeros(8, np.uint8), 1, PATIENCE_S),
-        pytest.param(lambda fd: _floors.tls_send(fd, random_bytes(1, 8), 1, PATIENCE_S), marks=needs_tls),
+        pytest.param(lambda fd: _floors.tls_send(fd, random_bytes(1, 8), 1, PATIENCE_S)),
     ],
     ids=["ping", "pong", "pong spinning", "send", "receive", "send through TLS"],
 )

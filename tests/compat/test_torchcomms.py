@@ -488,3 +488,15 @@ def test_a_remote_buffer_of_odd_numbers(ptr: Any, length: Any, kind: type[Except
 def test_a_url_that_is_no_text() -> None:
     with pytest.raises(ValueError, match="no zerohop URL"):
         RdmaTransport("host").connect(b"\xff\xfe")
+
+
+def test_a_remote_buffer_of_numbers_of_numpy() -> None:
+    """They are integers, as offsets that a program has computed are."""
+    memory = RdmaMemory(np.arange(64, dtype=np.uint8))
+    whole = memory.to_remote_buffer()
+    part = RdmaRemoteBuffer(np.int64(whole.ptr + 8), np.int64(8), whole.access_key)
+    with pytest.raises(ValueError, match="do not lie within"):
+        RdmaTransport("host").write(
+            memory.to_view(0, 8),
+            RdmaRemoteBuffer(part.ptr, np.int64(64), part.access_key),
+        )

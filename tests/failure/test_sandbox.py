@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -15,9 +11,9 @@ import zerohop as zh
 from support import seccomp
 from support.lanes import eventually
 from support.options import Options
-from support.patience import ANSWER_S, patience
+from support.patience import patience
 from support.peer import Peer
-from support.sandboxed import LIMIT_S, Moment
+from support.sandboxed import LIMIT_S, Moment, run_program
 from support.service import Service
 from zerohop._native import NativeError
 
@@ -121,10 +117,7 @@ def test_opening_without_what_imports_need(call: str) -> None:
         "    print(error.reason, flush=True)\n"
         "    os._exit(0)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
-    )
+    ended = run_program(program)
     assert ended.returncode == 0, ended.stderr
     assert TOLD_AS.get(call, (call,))[0] in ended.stdout.partition("sandbox does")[2], ended.stdout
 
@@ -146,10 +139,7 @@ def test_closing_without(call: str) -> None:
         "    if thread is not threading.current_thread():\n"
         "        thread.join()\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
-    )
+    ended = run_program(program)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

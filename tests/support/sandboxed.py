@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,7 +16,7 @@ import numpy as np
 import zerohop as zh
 from support import seccomp
 from support.outcomes import Outcome, outcome_of
-from support.patience import patience
+from support.patience import ANSWER_S, patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,3 +110,15 @@ def _use(steps: _Steps, context: zh.Context, url: str, handles: dict[str, bytes]
 
 def _read(context: zh.Context, there: zh.RemoteBuffer, memory: Any) -> None:
     context.read(there, memory, timeout=LIMIT_S).result()
+
+
+def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that may import `support`, in a process of its own, which it may then close in."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_S,
+        check=False,
+    )

@@ -97,8 +97,8 @@ bool FramedEndpoint::poll_frames() {
 
 void FramedEndpoint::on_failure(Outcome outcome) {
     host_.lose_peer(peer(), outcome);
-    close(
-        peer().state()); // the first failure that was found, on this lane or on another, is the cause of the later ones
+    // The first failure that was found, on this lane or on another, is the cause of the later ones.
+    close(peer().state());
 }
 
 // The caller holds the lane's lock. Without memory the lane ends: a frame may have gone in part.

@@ -143,7 +143,9 @@ Posted FramedEndpoint::post_one_sided(const Request& request, const std::shared_
             withdraw(*outstanding, posted, pushed);
             return posted;
         }
-        pump(sent_by_post);
+        if (sent_by_post != 0) { // else the thread that polls sends, and nothing tells of room meanwhile
+            pump(sent_by_post);
+        }
     }
     return posted;
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import operator
 import os
 import threading
 from dataclasses import dataclass, field
@@ -222,8 +223,8 @@ def _result_code(
             f"an access key is the text that to_remote_buffer() gave, not {type(remote.access_key).__name__}"
         )
     base, handle = _parse_access_key(remote.access_key)
-    offset = check_int("ptr", remote.ptr, 0) - base
-    length = check_int("len", remote.len, 0)
+    offset = _whole("ptr", remote.ptr) - base
+    length = _whole("len", remote.len)
     if not 0 <= offset <= handle.nbytes - length:
         raise ValueError(
             f"bytes {shown(offset)} to {shown(offset + length)} do not lie within the peer's {handle.nbytes}"
@@ -237,6 +238,14 @@ def _result_code(
     except ZerohopError:
         return COMM_INTERNAL_ERROR
     return COMM_SUCCESS
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return an integer of any kind, such as numpy's, as int."""
+    try:
+        return check_int(name, operator.index(value), 0)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
 
 
 @functools.lru_cache(maxsize=1024)

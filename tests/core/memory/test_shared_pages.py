@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import subprocess
-import sys
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -16,9 +13,9 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support import seccomp
 from support.options import Options
-from support.patience import ANSWER_S, PATIENCE_S
+from support.patience import PATIENCE_S
+from support.sandboxed import run_program
 from zerohop.core.memory import shared_pages
 
 if TYPE_CHECKING:
@@ -45,9 +42,7 @@ owner.close()
 @pytest.mark.parametrize("call", ["openat", "close"])
 def test_a_sandbox_that_refuses_the_look(call: str) -> None:
     """The file is an extra: without it, peers reach the memory another way."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])}
-    command = [sys.executable, "-c", _IN_SANDBOX, call]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    ended = run_program(_IN_SANDBOX, call)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -197,7 +197,7 @@ class _Closing:
 
 
 def test_a_socket_that_is_closed_meanwhile_was_not_taken() -> None:
-    """Nobody has closed it beneath the control thread, which goes on."""
+    """The control thread goes on: the program has closed nothing beneath it."""
     control = ControlThread()
     try:
         with tempfile.TemporaryFile() as file:

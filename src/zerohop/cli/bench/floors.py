@@ -7,6 +7,7 @@ import mmap
 import os
 import socket
 import time
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -195,24 +196,25 @@ class Floors:
 
     def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
         """Send `source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
-        self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
-        times = socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
-        self._peer.finish()
-        self._check("floor_target_digest", source)
-        return times
+        send = partial(socket_send, self._fds.tcp.fileno())
+        return self._stream(source, rounds, send, "floor_receive")
 
     def tcp_streams(self, flows: int, source: Octets, rounds: int) -> list[int]:
         """Send equal parts of `source` over as many sockets at once, until each is answered as in `tcp_stream`."""
-        self._peer.begin("floor_receive_flows", nbytes=source.size, flows=flows, rounds=rounds)
-        times = sockets_send([here.fileno() for here, _ in self._fds.flows[:flows]], source, rounds, _TIMEOUT)
-        self._peer.finish()
-        self._check("floor_target_digest", source)
-        return times
+        send = partial(sockets_send, [here.fileno() for here, _ in self._fds.flows[:flows]])
+        return self._stream(source, rounds, send, "floor_receive_flows", flows=flows)
 
     def tls_stream(self, source: Octets, rounds: int) -> list[int]:
         """Send `source` as `tcp_stream` does, through a session of TLS 1.3 that is made before the first round."""
-        self._peer.begin("floor_receive_tls", nbytes=source.size, rounds=rounds)
-        times = tls_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
+        send = partial(tls_send, self._fds.tcp.fileno())
+        return self._stream(source, rounds, send, "floor_receive_tls")
+
+    def _stream(
+        self, source: Octets, rounds: int, send: Callable[[Octets, int, float], list[int]], command: str, **more: int
+    ) -> list[int]:
+        """Send `source` while the other process carries out `command`, and compare what it has received."""
+        self._peer.begin(command, nbytes=source.size, rounds=rounds, **more)
+        times = send(source, rounds, _TIMEOUT)
         self._peer.finish()
         self._check("floor_target_digest", source)
         return times

@@ -27,9 +27,10 @@ def set_expandable(*, on: bool) -> None:
     """Set whether torch allocates expandable segments of virtual memory, or memory of cudaMalloc."""
     torch = import_torch()
     torch.cuda.empty_cache()
-    # torch has no public name for either function, of which newer versions have the first.
-    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001
-    (setter or torch.cuda.memory._set_allocator_settings)(f"expandable_segments:{on}")  # noqa: SLF001
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001 - torch has no public name
+    if setter is None:
+        setter = torch.cuda.memory._set_allocator_settings  # noqa: SLF001 - the name in older versions, likewise
+    setter(f"expandable_segments:{on}")
 
 
 def zeros(nbytes: int, device: str, *, expandable: bool) -> Any:

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, TypeVar, Union
 
 import msgspec
 
+from zerohop.config.settings import MAX_FLOWS
 from zerohop.core.base.peer_text import printable
 from zerohop.errors import ProtocolError
 
@@ -29,8 +30,6 @@ SETUP_FDS: Final = 2
 MAX_SHARES: Final = 128
 # Number of NIC ports that one side may offer, and of rails, pairs of connected ports, that a lane may have.
 MAX_NICS: Final = 16
-# Number of flows that a tcp lane may have.
-MAX_FLOWS: Final = 64
 HEADER: Final = struct.Struct(">I")
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]

@@ -54,9 +54,10 @@ def _number(stream: Stream) -> int:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         # The first drafts of the protocol had an attribute in place of the method.
+        given = protocol() if callable(protocol) else protocol
         try:
-            version, number = protocol() if callable(protocol) else protocol
-        except TypeError:
+            version, number = given
+        except (TypeError, ValueError):
             raise TypeError("__cuda_stream__ gives a pair, its version and the driver's number of the stream") from None
         if version != 0:
             raise TypeError(f"version {version} of the stream protocol is not known here")
