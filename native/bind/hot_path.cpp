@@ -68,6 +68,15 @@ bool begin(const Posting& posting, const Arguments& arguments, Prepared& made) {
            read_timeout(arguments.timeout, made.timeout_ns);
 }
 
+// Makes a Memory of an array or a tensor that is registered already, with its route. Returns None if one of the two is
+// not known; null, with Python's error set, if a signal's handler has raised, or there is no memory.
+nb::object memory_of(const Posting& posting, PyObject* local, PyObject* remote) {
+    const nb::object prepare = posting.prepare; // kept: another thread may begin the posting anew while Python runs
+    const nb::object core = posting.core;
+    PyObject* const arguments[] = {core.ptr(), local, remote};
+    return nb::steal(PyObject_Vectorcall(prepare.ptr(), arguments, std::size(arguments), nullptr));
+}
+
 // Finds the route of a Memory to a share. Returns false, perhaps with Python's error set, if there is none.
 bool find_route(const Posting& posting, PyObject* routes, PyObject* key, Prepared& made) {
     static PyObject *id_name, *link_name;
@@ -138,9 +147,21 @@ bool post_one(const Posting& posting, Kind kind, PyObject* local, PyObject* remo
     static PyObject* const read_name = PyUnicode_InternFromString("read");
     static PyObject* readonly_name;
     const Layout* const known = layout();
+    if (known == nullptr || !is(remote, known->remote) || !posting.engine) {
+        return false;
+    }
+    nb::object memory; // of an array: an Operation in flight keeps it beyond this call
+    if (!is(local, known->range)) {
+        // Before anything else is read, because other threads may stop the posting while Python runs.
+        memory = memory_of(posting, local, remote);
+        if (!memory.is_valid()) {
+            operation = nullptr;
+            return true;
+        }
+        local = memory.ptr();
+    }
     Prepared made;
-    if (known == nullptr || !is(local, known->range) || !is(remote, known->remote) ||
-        known->core.of(local) != posting.core.ptr() || !begin(posting, arguments, made) ||
+    if (!is(local, known->range) || known->core.of(local) != posting.core.ptr() || !begin(posting, arguments, made) ||
         !find_route(posting, known->routes.of(local), known->key.of(remote), made) || has_moved(*known, local) ||
         (kind == Kind::read && attribute(nb::borrow(local), "readonly", readonly_name).ptr() != Py_False)) {
         PyErr_Clear(); // not plain: the long way posts it, or says what is wrong

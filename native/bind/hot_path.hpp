@@ -11,6 +11,9 @@ struct Posting {
     nb::object core;      // the core of the Context
     nb::object in_flight; // the class of operations that end later
     nb::object finished;  // the class of operations that end within the call
+    // Takes the core, an object that is no Memory, and the handle of the other side. Returns a Memory of the object,
+    // with its route, if both are known; else None.
+    nb::object prepare;
     // Functions that do the rest; they take the object itself and the same arguments.
     nb::object write;
     nb::object write_many;
@@ -29,8 +32,9 @@ struct Arguments {
     PyObject* timeout = nullptr;
 };
 
-// Both post and set `operation`. They return false, without an error of Python's, if they posted nothing: because an
-// argument is not plain, the path is not known, or the lane is full. The long way through Python then posts or raises.
+// Both post and set `operation`, to null with an error of Python's set where one was raised. They return false, without
+// such an error, if they posted nothing: because an argument is not plain, the path is not known, or the lane is full.
+// The long way through Python then posts or raises.
 [[nodiscard]] bool post_one(const Posting& posting, Kind kind, PyObject* local, PyObject* remote,
                             const Arguments& arguments, PyObject*& operation);
 [[nodiscard]] bool post_many(const Posting& posting, PyObject* pairs, const Arguments& arguments, PyObject*& operation);

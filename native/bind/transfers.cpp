@@ -95,13 +95,14 @@ Transfers& checked(const nb::object& poster) {
 }
 
 void begin_posting(const nb::object& poster, std::shared_ptr<Engine> engine, nb::object core, nb::object in_flight,
-                   nb::object finished, nb::object write, nb::object write_many, nb::object read, uint64_t timeout_ns,
-                   nb::object link, uint16_t queue, const PyGroup* group) {
+                   nb::object finished, nb::object prepare, nb::object write, nb::object write_many, nb::object read,
+                   uint64_t timeout_ns, nb::object link, uint16_t queue, const PyGroup* group) {
     Transfers& self = checked(poster);
     Posting made{.engine = std::move(engine),
                  .core = std::move(core),
                  .in_flight = std::move(in_flight),
                  .finished = std::move(finished),
+                 .prepare = std::move(prepare),
                  .write = std::move(write),
                  .write_many = std::move(write_many),
                  .read = std::move(read),
@@ -237,11 +238,14 @@ void register_transfers(nb::module_& m) {
     const nb::object bases = nb::steal(PyTuple_Pack(1, type.ptr()));
     m.attr("PairTransfers") = nb::steal(PyType_FromSpecWithBases(&pair_spec, bases.ptr()));
 
-    m.def("begin_posting", &begin_posting, nb::arg("poster"), nb::arg("engine").none(), nb::arg("core"),
-          nb::arg("in_flight"), nb::arg("finished"), nb::arg("write"), nb::arg("write_many"), nb::arg("read"),
-          nb::arg("timeout_ns"), nb::arg("link") = nb::none(), nb::arg("queue") = 0, nb::arg("group") = nb::none(),
-          "Lets the native methods of an object post. The three functions do what the native methods cannot, and "
-          "everything without an engine. A face that has one peer gives the link, the peer's queue and its group.");
+    m.def(
+        "begin_posting", &begin_posting, nb::arg("poster"), nb::arg("engine").none(), nb::arg("core"),
+        nb::arg("in_flight"), nb::arg("finished"), nb::arg("prepare"), nb::arg("write"), nb::arg("write_many"),
+        nb::arg("read"), nb::arg("timeout_ns"), nb::arg("link") = nb::none(), nb::arg("queue") = 0,
+        nb::arg("group") = nb::none(),
+        "Lets the native methods of an object post. `prepare` makes a Memory of an array that is registered already. "
+        "The three functions do what the native methods cannot, and everything without an engine. A face that has one "
+        "peer gives the link, the peer's queue and its group.");
     m.def("stop_posting", &stop_posting, nb::arg("poster"),
           "Sends everything to the three functions from now on, and lets go of the engine.");
 }

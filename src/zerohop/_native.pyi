@@ -187,6 +187,7 @@ def begin_posting(
     core: object,
     in_flight: object,
     finished: object,
+    prepare: object,
     write: object,
     write_many: object,
     read: object,

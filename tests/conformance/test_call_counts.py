@@ -28,7 +28,8 @@ HERE = 1
 # Python frames, and native calls that are methods of the engine.
 COUNTS: dict[str, tuple[int, int]] = {
     "write": (2, 0),
-    "write of an array": (23, 1),
+    "write of an array": (11, 0),
+    "read into an array": (12, 0),
     "write with notify": (8, 1),
     "write_nowait": (17, 1),
     "read": (3, 0),
@@ -51,6 +52,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "share": (14, 0),
     "connect again": (26, 1),
     "Transport.write with notify": (14, 2),
+    "Transport.write of an array": (11, 0),
     "Transport.read": (3, 0),
     "Transport.write_many": (2, 0),
 }
@@ -106,6 +108,7 @@ def operations(open_context: OpenContext) -> Iterator[dict[str, tuple[tuple[zh.C
     found: dict[str, tuple[tuple[zh.Context, ...], Callable[[], object]]] = {
         "write": (both, lambda: here.write(view, part).result()),
         "write of an array": (both, lambda: here.write(array, part).result()),
+        "read into an array": (both, lambda: here.read(part, array).result()),
         "write with notify": (both, lambda: heard(here.write(view, part, notify=1))),
         "write_nowait": (both, lambda: here.write_nowait(view, part).result()),
         "read": (both, lambda: here.read(part, view).result()),
@@ -128,6 +131,7 @@ def operations(open_context: OpenContext) -> Iterator[dict[str, tuple[tuple[zh.C
         "share": (both, lambda: source.share("r")),
         "connect again": (both, lambda: here.connect(there.url).result()),
         "Transport.write with notify": (both, lambda: heard_by_two(one.write(view, part, notify=1))),
+        "Transport.write of an array": (both, lambda: one.write(array, part).result()),
         "Transport.read": (both, lambda: one.read(view, part).result()),
         "Transport.write_many": (both, lambda: one.write_many(pairs).result()),
     }

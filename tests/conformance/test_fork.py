@@ -44,8 +44,12 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
     connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     pending = connection.recv(np.zeros(8, np.uint8))
     here = world.here
+    array = np.zeros(1000, np.uint8)
+    here.write(array, target.handle).result(PATIENCE_S)
     calls: dict[str, Callable[[], object]] = {
         "write": lambda: here.write(source.memory, target.handle),
+        "write of an array": lambda: here.write(array, target.handle),
+        "read into an array": lambda: here.read(target.handle, array),
         "write_nowait": lambda: here.write_nowait(source.memory, target.handle),
         "read": lambda: here.read(target.handle, source.memory),
         "write_pages": lambda: here.write_pages(source.memory, target.handle, [0], [0], page_bytes=8),

@@ -32,6 +32,7 @@ from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
+from zerohop.core.transfers.posting import prepare
 from zerohop.core.transfers.transfer import transfer
 from zerohop.errors import PeerLost
 
@@ -162,7 +163,8 @@ class Face(AsyncCloseable):
         assert isinstance(self, Transfers)  # a face that posts natively derives from PairTransfers, too
         core.posters[id(self)] = self
         engine = None if link is None else core.engine
-        begin_posting(self, engine, core, InFlight, Finished, *long_way, self._timeout_ns, link, queue, group.group)
+        functions = (prepare, *long_way)
+        begin_posting(self, engine, core, InFlight, Finished, *functions, self._timeout_ns, link, queue, group.group)
 
     def _stop_posting(self) -> None:
         """Let the functions of ``long_way`` post everything from now on."""

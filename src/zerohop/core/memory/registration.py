@@ -107,10 +107,6 @@ class Registration:
         """Tell whether peers on this host can map the memory."""
         return self.region.shareable
 
-    def belongs_to(self, owner: object) -> bool:
-        """Tell whether it is cached for this object, and still open."""
-        return not self.closed and self.owner is not None and self.owner() is owner
-
     def covers(self, address: int, nbytes: int) -> bool:
         """Tell whether it is still open, and of all bytes of a range."""
         return not self.closed and self.address <= address and address + nbytes <= self.address + self.nbytes

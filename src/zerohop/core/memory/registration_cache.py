@@ -76,13 +76,12 @@ class RegistrationCache:
         is certain to be right.
         """
         owner = source.cached_by
-        if owner is not None:
-            cached = self.of_owner(owner)
-            if cached is not None:
-                if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
-                    return cached, False
-                self._cache.pop(id(owner), None)
-                self._retention.retire(cached, owner)
+        cached = self.of_owner(owner)
+        if cached is not None:
+            if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
+                return cached, False
+            self._cache.pop(id(owner), None)
+            self._retention.retire(cached, owner)
         self._retention.drain()
         self._expire_some()
         known = self._of_address(source.base, source.extent)
@@ -99,7 +98,8 @@ class RegistrationCache:
     def of_owner(self, owner: object) -> Registration | None:
         """Return the registration that is cached for the owner of some memory, which may have other memory by now."""
         cached = self._cache.get(id(owner))
-        return cached if cached is not None and cached.belongs_to(owner) else None
+        reference = None if cached is None or cached.closed else cached.owner
+        return cached if reference is not None and reference() is owner else None
 
     def known_on_device(self, address: int, nbytes: int) -> Registration | None:
         """Return the registration of a GPU's memory, if there is one and the memory is still the same. Never raises."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from zerohop._native import BlockWatch
 from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
@@ -36,18 +36,13 @@ class _Words(NamedTuple):
 # Empty until the first storage was seen.
 _words: Final[list[_Words]] = []
 
+# Describes a contiguous tensor on a GPU: its address, length in bytes, layout and storage. It is a plain tuple, because
+# to make a NamedTuple takes as long as five calls of torch.
+OnGpu: TypeAlias = tuple[int, int, bytes, Any]
+
 # Types of tensors that were found on a GPU, each with the layout that is one range. Registering thousands of tensors
 # looks here first. The types are torch's own and those derived from it, so there are few.
 tensors_on_gpus: Final[dict[type, Any]] = {}
-
-
-class OnGpu(NamedTuple):
-    """Describes a contiguous tensor on a GPU."""
-
-    address: int
-    nbytes: int
-    layout: bytes
-    storage: Any
 
 
 def is_tensor(x: object) -> bool:
@@ -67,7 +62,7 @@ def on_gpu(tensor: Any) -> OnGpu | None:
             and not tensor.is_quantized
         ):
             layout = ROWS if tensor.ndim > 1 else BYTES
-            return OnGpu(tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage())
+            return tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage()
     except RuntimeError:  # the tensor has no memory of its own
         pass
     return None
@@ -144,8 +139,8 @@ def watch(storage: Any) -> BlockWatch | None:
         return None
     if not _words:
         _words.append(_find_words(start, owner))
-    words = _words[0]
-    return BlockWatch(owner + words.start, start, words.length and owner + words.length, storage.nbytes())
+    start_word, length_word = _words[0]
+    return BlockWatch(owner + start_word, start, length_word and owner + length_word, storage.nbytes())
 
 
 def _find_words(start: int, owner: int) -> _Words:

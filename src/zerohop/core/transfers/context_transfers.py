@@ -10,6 +10,7 @@ from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Finished
 from zerohop.core.transfers import many, ranges, transfer
 from zerohop.core.transfers.connection import receive
+from zerohop.core.transfers.posting import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,8 @@ class ContextTransfers(AsyncCloseable, Transfers):
     def __init__(self, core: Core) -> None:
         self._core = core
         core.posters[id(self)] = self
-        begin_posting(self, core.engine, core, InFlight, Finished, _write, _write_many, _read, core.timeout_ns)
+        long_way = _write, _write_many, _read
+        begin_posting(self, core.engine, core, InFlight, Finished, prepare, *long_way, core.timeout_ns)
 
     def write_nowait(
         self,

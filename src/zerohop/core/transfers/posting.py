@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Status
 from zerohop.core.control import address
@@ -12,6 +12,7 @@ from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.path_choice import PEER
 from zerohop.core.memory.access import check_open, layout_of, registration_of, routes_of
 from zerohop.core.memory.layouts import BYTES, same_places, scrambled
+from zerohop.core.memory.register import known
 from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer
 from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
@@ -185,6 +186,24 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
                 routes[name] = old
     routes[key] = route
     return route
+
+
+def prepare(core: Core, local: Any, remote: RemoteBuffer) -> Memory | None:
+    """Return a Memory of an array or a tensor, with its route, if both are known; else None. Native posts call this."""
+    if core.closed or core.forked:
+        return None
+    memory = known(core, local)
+    if memory is None:
+        return None
+    key = key_of(remote)
+    route: Route | None = registration_of(memory).routes.get(key)
+    if route is None or route.stale:
+        return None
+    layout = layout_of(memory)
+    if layout != BYTES and not same_places(layout, share_of(remote).keys.get(LAYOUT, BYTES)):
+        return None
+    routes_of(memory)[key] = route
+    return memory
 
 
 def check_layouts(view: Memory | View, remote: RemoteBuffer) -> None:
