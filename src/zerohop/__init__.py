@@ -1,7 +1,8 @@
 """Moves bytes between GPU memory, host memory and storage of any two processes, with no needless hop."""
 
 from zerohop.config.verbs_options import VerbsOptions
-from zerohop.core.context import Context, Statistics
+from zerohop.core.base.statistics import Statistics
+from zerohop.core.context import Context
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.pool import Pool
 from zerohop.core.memory.remote_buffer import RemoteBuffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from support.buffers import Kind
     from support.fixtures import OpenContext, StartPeer
+    from zerohop.core.memory.local_share import LocalShare, Shared
 
 CHUNK = 1 << 20
 PART = 1000
@@ -387,14 +388,13 @@ class TestLostPeers:
     def test_a_share_that_another_thread_closes(self, context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who shares in the moment of a close() gets no handle, and nothing stays shared."""
         memory = context.alloc(PART)
-        add = context._core.shares.add
+        belongs = context._core.shares._belongs
 
-        def closed_meanwhile(*arguments: Any, **named: Any) -> Any:
-            made = add(*arguments, **named)
+        def closed_meanwhile(share: LocalShare, owner: Shared) -> None:
             memory.close()
-            return made
+            belongs(share, owner)
 
-        monkeypatch.setattr(context._core.shares, "add", closed_meanwhile)
+        monkeypatch.setattr(context._core.shares, "_belongs", closed_meanwhile)
         with pytest.raises(zh.Closed):
             memory.share("rw")
         assert context.statistics().shares == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import sys
 import weakref
 from pathlib import Path
@@ -22,28 +24,60 @@ class Interrupted(BaseException):
     """Raised by the handler."""
 
 
+@functools.cache
+def _withs(path: str) -> list[tuple[range, range]]:
+    """The lines of each with statement of a file: those of its head, and those of its body."""
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith))]
+    return [
+        (range(node.lineno, node.body[0].lineno), range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+        for node in found
+    ]
+
+
 class _Handler:
     """Raises before the line of this number."""
 
     def __init__(self, step: int) -> None:
         self.left = step
+        self.where = ""
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(_TRACED):
+        path = frame.f_code.co_filename
+        if not path.startswith(_TRACED):
             return None
         # Before the first line of a destructor nothing of it can know that it was interrupted.
-        if event in ("call", "line") and frame.f_code.co_name != "__del__":
-            self.left -= 1
-            if self.left == 0:
-                # Python does the same while a handler runs: it calls no other.
-                sys.settrace(None)
-                raise Interrupted
-        return self.trace
+        if frame.f_code.co_name != "__del__":
+            self._count(frame)
+        before = 0
+
+        def trace_lines(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal before
+            line = frame.f_lineno
+            # Python calls no handler between the body of a with statement and the call that ends it.
+            ends_with = any(line in head and before in body for head, body in _withs(path))
+            before = line
+            if event == "line" and frame.f_code.co_name != "__del__" and not ends_with:
+                self._count(frame)
+            return trace_lines
+
+        return trace_lines
+
+    def _count(self, frame: FrameType) -> None:
+        self.left -= 1
+        if self.left == 0:
+            # Python does the same while a handler runs: it calls no other.
+            sys.settrace(None)
+            self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            raise Interrupted
 
 
-def at_each_line(action: Callable[[], object], check: Callable[[], object]) -> None:
-    """Interrupt an action before its first line of the library's Python, before its second, …; check after each."""
-    for step in range(1, _MANY):
+def at_each_line(action: Callable[[], object], check: Callable[[], object], *, first: int = 1, stride: int = 1) -> None:
+    """Interrupt an action before its first line of the library's Python, before its second, …; check after each.
+
+    With `stride`, only each so manieth line is taken, from the one of number `first` on.
+    """
+    for step in range(first, _MANY, stride):
         handler, before = _Handler(step), sys.gettrace()
         sys.settrace(handler.trace)
         try:
@@ -52,8 +86,12 @@ def at_each_line(action: Callable[[], object], check: Callable[[], object]) -> N
             pass
         finally:
             sys.settrace(before)
-        check()
+        try:
+            check()
+        except BaseException:
+            print(f"interrupted before {handler.where}, line {step} of all")
+            raise
         if handler.left > 0:
-            assert step > 1
+            assert step > first
             return
     raise AssertionError(f"more than {_MANY} lines")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from zerohop._native import NativeError
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core import opening
 from zerohop.core.base.frameworks import check_unpatched
 from zerohop.core.base.resource import NotCopyable
+from zerohop.core.base.statistics import Statistics
 from zerohop.core.base.uninterrupted import uninterrupted
 from zerohop.core.control import address
 from zerohop.core.lifecycle import Core
@@ -24,7 +25,7 @@ from zerohop.core.transfers.notification import NotificationWait, iterate, take_
 from zerohop.core.transfers.strided import StridedTransfers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from zerohop.config.protection import Encryption
     from zerohop.config.settings import Settings
@@ -34,28 +35,6 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.devices import Device
     from zerohop.core.runtime.operation import Operation
     from zerohop.core.transfers.notification import Notification
-
-
-class Statistics(NamedTuple):
-    """Holds counters of a Context.
-
-    Attributes:
-        connections: peers that the Context is connected to.
-        registrations: registered regions, cached ones included.
-        pinned: Memories that are closed or dropped, and whose memory transfers, peers or devices still use.
-        shares: handles that can be used.
-        mapped: peers' memories that are mapped here, or that a NIC here reaches by their keys.
-        routes: pairs (memory, remote memory) whose path is chosen.
-        engine: counters of the data plane, by name.
-    """
-
-    connections: int
-    registrations: int
-    pinned: int
-    shares: int
-    mapped: int
-    routes: int
-    engine: Mapping[str, int]
 
 
 class Context(StridedTransfers, NotCopyable):
@@ -149,6 +128,7 @@ class Context(StridedTransfers, NotCopyable):
         )
         check_unpatched()
         uninterrupted(partial(self._open, settings), lambda _: self.close())
+        # A signal's handler may raise at any of these lines; the destructor needs none of the names.
         core = self._core
         self.id: Final = core.id
         self.name: Final = core.name
@@ -345,10 +325,18 @@ class Context(StridedTransfers, NotCopyable):
         core = getattr(self, "_core", None)
         if core is None or core.gone:
             return
-        said = "" if core.closed else f"{self!r} was dropped and not closed"
-        core.close_dropped()
-        if said:
+        was_open = not core.closed
+        try:
+            core.close_dropped()
+        except BaseException:  # of a signal's handler: nobody can close it again
+            core.close_dropped()
+            raise
+        if was_open:
+            said = f"<Context {core.name} at {core.url}> was dropped and not closed"
             warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        return f"<Context {self.name} at {self.url}{', closed' if self._core.closed else ''}>"
+        core = getattr(self, "_core", None)
+        if core is None:
+            return "<Context, not open>"
+        return f"<Context {core.name} at {core.url}{', closed' if core.closed else ''}>"

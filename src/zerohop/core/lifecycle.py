@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import threading
@@ -10,7 +11,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from zerohop._native import Engine, interpreter_exits, interpreter_forked, providers, stop_posting
+from zerohop._native import Engine, interpreter_exits, interpreter_forked, stop_posting
 from zerohop.config import protection
 from zerohop.config.providers import VERBS
 from zerohop.core import opening
@@ -75,14 +76,14 @@ class Core(PeerCore):
         log.begin()
         super().__init__(settings)
         self.make_connection = partial(make_connection, self)
-        self.providers = _usable(settings)
+        self.providers = opening.usable_providers(settings)
         if settings.nics is not None:
             with importing():
                 from zerohop.core.lanes.nic_choice import check_names  # as in _ports
 
             check_names(settings.nics)
-        # If providers were asked for, all of them work, because `_usable` would have raised.
-        probed = {} if settings.providers else _probed(settings)
+        # If providers were asked for, all of them work, because `usable_providers` would have raised.
+        probed = {} if settings.providers else opening.probed_providers(settings)
         self.unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}
         self.connected, self.introduced, self.connections, self.young = {}, {}, {}, set()
         self.services = {}
@@ -92,6 +93,7 @@ class Core(PeerCore):
         self._draining = False
         # Reentrant: of a close that was interrupted where nobody could release it, the next one of that thread goes on.
         self._closing = threading.RLock()
+        self._abandoned = False  # whether no call of Context.close can begin any more
         self._open()
 
     def _open(self) -> None:
@@ -196,8 +198,19 @@ class Core(PeerCore):
 
     def close_dropped(self) -> None:
         """Close on a thread of its own, for a finalizer: that may run on any thread, and must not wait."""
-        self.dropped = not self.closed
-        self.control.call(self._close_aside)
+        self.dropped = self.dropped or not self.closed
+        if not self._abandoned:
+            # A close that runs would keep the Context. So one that holds this has been cut short, and lets go no more.
+            self._closing = threading.RLock()
+            self._abandoned = True
+        if self.control.call(self._close_aside):
+            return
+        try:
+            # The control thread was stopped by a close that was cut short, or cannot be woken. Not by threading, whose
+            # locks the thread that the finalizer runs on may hold.
+            _thread.start_new_thread(self.close, (_EXIT_S,))
+        except RuntimeError:  # as in `_close_aside`
+            pass
 
     def _close_aside(self) -> None:
         try:
@@ -207,6 +220,7 @@ class Core(PeerCore):
 
     def close_at_exit(self) -> None:
         """Close, or wait for the thread that is closing already."""
+        self._abandoned = True  # so that no finalizer takes away what this thread holds
         self.close(_EXIT_S)
         if not self.gone and self._closing.acquire(timeout=_EXIT_S):
             self._closing.release()
@@ -281,8 +295,12 @@ class Core(PeerCore):
     def _drain_soon(self) -> None:
         """Look again soon whether closed memory is still in use. Any thread may call this."""
         if not self.closed and not self._draining:
-            self._draining = True
-            self.control.call(self.control.loop.call_later, _DRAIN_S, self._drain)
+            try:
+                self._draining = True
+                self.control.call(self.control.loop.call_later, _DRAIN_S, self._drain)
+            except BaseException:  # of a signal's handler: the next one asks again
+                self._draining = False
+                raise
 
     def _drain(self) -> None:
         self._draining = False
@@ -297,31 +315,6 @@ class Core(PeerCore):
         self.engine.abandon()
         self.control.abandon()
         self.retention.abandon()
-
-
-def _usable(settings: Settings) -> tuple[str, ...]:
-    """Return the providers that this Context may use.
-
-    Raises:
-        Unsupported, LimitReached: one that was asked for does not work.
-    """
-    probed = _probed(settings)
-    if settings.providers is None:
-        return tuple(name for name, (usable, _, _) in probed.items() if usable)
-    others = " or ".join(name for name, (usable, _, _) in probed.items() if usable)
-    for name in settings.providers:
-        usable, reason, fix = probed.get(name, (False, "this build does not have it", f"use {others}"))
-        if not usable:
-            raise opening.error_of_provider(name, reason, fix)
-    return settings.providers
-
-
-def _probed(settings: Settings) -> dict[str, tuple[bool, str, str]]:
-    """Return for each provider of this build whether a Context with these settings can use it, why not, and the fix."""
-    probed = {name: (usable, reason, fix) for name, usable, reason, fix in providers()}
-    if settings.sim_devices:
-        probed["p2p"] = True, "", ""
-    return probed
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""Names what kept a Context from opening, in the library's own errors."""
+"""Chooses the providers of a Context that opens, and names what kept it from opening, in the library's own errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from zerohop._native import NativeError
+from zerohop._native import NativeError, providers
 from zerohop.errors import (
     NO_MEMORY,
     NOT_ALLOWED,
@@ -27,10 +27,37 @@ from zerohop.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zerohop.config.settings import Settings
+
 # More than the largest extension module takes that opening a Context loads.
 _MODULE_BYTES: Final = 16 << 20
 # A provider that does not work says why in words, which end with those of errno.
 _NO_DESCRIPTORS: Final = tuple(map(os.strerror, (errno.EMFILE, errno.ENFILE)))
+
+
+def usable_providers(settings: Settings) -> tuple[str, ...]:
+    """Return the providers that this Context may use.
+
+    Raises:
+        Unsupported, LimitReached: one that was asked for does not work.
+    """
+    probed = probed_providers(settings)
+    if settings.providers is None:
+        return tuple(name for name, (usable, _, _) in probed.items() if usable)
+    others = " or ".join(name for name, (usable, _, _) in probed.items() if usable)
+    for name in settings.providers:
+        usable, reason, fix = probed.get(name, (False, "this build does not have it", f"use {others}"))
+        if not usable:
+            raise error_of_provider(name, reason, fix)
+    return settings.providers
+
+
+def probed_providers(settings: Settings) -> dict[str, tuple[bool, str, str]]:
+    """Return for each provider of this build whether a Context with these settings can use it, why not, and the fix."""
+    probed = {name: (usable, reason, fix) for name, usable, reason, fix in providers()}
+    if settings.sim_devices:
+        probed["p2p"] = True, "", ""
+    return probed
 
 
 def error_of_import(error: ImportError | OSError) -> BaseException:

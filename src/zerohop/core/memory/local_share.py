@@ -34,6 +34,7 @@ class Shared(Protocol):
 
     _closed: bool
     _closer: int | None
+    _layout: bytes
     _left: RetainedBuffer | None
     _registration: Registration
     _shares: dict[bytes, LocalShare] | tuple[()]

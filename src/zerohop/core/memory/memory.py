@@ -130,14 +130,10 @@ class _Range(Contents):
             raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
         memory._check_open()
         try:
-            share = self._core.shares.add(
-                self._registration, self._offset, self.nbytes, bits, memory._layout, revocable=revocable
-            )
+            return self._core.shares.add(memory, self._offset, self.nbytes, bits, revocable=revocable)
         except TypeError:  # the Context was closed meanwhile, and its region replaced
             memory._check_open()
             raise
-        self._core.shares.belongs(share, memory)
-        return share.handle
 
     def __repr__(self) -> str:
         closed = self._home()._closed or self._core.closed
@@ -233,10 +229,10 @@ class Memory(Closeable, _Range):
         self._shares: dict[bytes, LocalShare] | tuple[()] = ()
         # The handles that remote_key() has given out, by rights.
         self._whole: Mapping[Rights, RemoteBuffer] = _NONE
-        self._closed = False
         # The thread that closes the Memory, and what it has still to release: a signal may interrupt it anywhere.
         self._closer: int | None = None
         self._left: RetainedBuffer | None = None
+        self._closed = False  # after all else that the destructor reads, which looks at this first
         core.retention.keep(self, registration, keep)  # last, because the destructor gives back what it keeps
 
     @property

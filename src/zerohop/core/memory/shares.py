@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from zerohop._native import Engine
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.memory.local_share import Shared
-    from zerohop.core.memory.registration import Registration, RetainedBuffer
+    from zerohop.core.memory.registration import RetainedBuffer
     from zerohop.core.memory.retention import Retention
     from zerohop.core.memory.rights import Rights
 
@@ -37,25 +38,32 @@ class Shares(Revocation):
         self._url = url
         self._retention = retention
 
-    def add(
-        self, registration: Registration, offset: int, nbytes: int, rights: int, layout: bytes, *, revocable: bool
-    ) -> LocalShare:
-        """Share a range of a registration."""
-        capability = auth.new_capability()
+    def add(self, memory: Shared, offset: int, nbytes: int, rights: int, *, revocable: bool) -> RemoteBuffer:
+        """Share a range of a Memory; return the handle."""
+        capability, registration = auth.new_capability(), memory._registration
+        keys = {"shm": _SHM_MAPPABLE} if registration.shareable and nbytes else {}
+        if memory._layout:
+            keys[LAYOUT] = memory._layout
+        share_id, share = None, None
         try:
             share_id = self._engine.share(registration.region, offset, nbytes, rights, capability)
+            described = Share(
+                self._url, self._owner, share_id, capability, nbytes, registration.device, rights, revocable, keys
+            )
+            share = LocalShare(registration, offset, RemoteBuffer(described, 0, nbytes), revocable=revocable)
+            with self._lock:
+                self._shares[share_id] = share
+            self._belongs(share, memory)
+            return share.handle  # noqa: TRY300 - an interrupt here is to be undone, too
         except NativeError as error:
             raise from_native(*error.args, operation="share") from None
-        keys = {"shm": _SHM_MAPPABLE} if registration.shareable and nbytes else {}
-        if layout:
-            keys[LAYOUT] = layout
-        described = Share(
-            self._url, self._owner, share_id, capability, nbytes, registration.device, rights, revocable, keys
-        )
-        share = LocalShare(registration, offset, RemoteBuffer(described, 0, nbytes), revocable=revocable)
-        with self._lock:
-            self._shares[share_id] = share
-        return share
+        except BaseException:  # of a signal's handler, among others: nobody gets the handle, so nobody could revoke it
+            if share is not None:
+                self.withdraw([share], 0)
+                self.belong_no_more([share], memory)
+            elif share_id is not None:
+                self._engine.revoke(share_id, time.monotonic_ns())
+            raise
 
     def whole_of(self, memory: Shared, rights: Rights) -> RemoteBuffer:
         """Return the handle of all of a Memory that ``remote_key`` gives out, which is made once."""
@@ -72,7 +80,7 @@ class Shares(Revocation):
         with self._lock:
             memory._whole = {rights: whole for rights, whole in memory._whole.items() if whole._key not in revoked}
 
-    def belongs(self, share: LocalShare, memory: Shared) -> None:
+    def _belongs(self, share: LocalShare, memory: Shared) -> None:
         """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""
         with self._lock:
             closed_meanwhile = memory._closed
@@ -82,7 +90,6 @@ class Shares(Revocation):
                     memory._shares = {}
                 memory._shares[share.handle._key] = share
         if closed_meanwhile:
-            self.withdraw([share], 0)
             memory._check_open()
 
     def belong_no_more(self, shares: Sequence[LocalShare], memory: Shared) -> None:

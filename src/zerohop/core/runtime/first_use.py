@@ -31,8 +31,12 @@ def first_use(
         preparing.pop(key, None)
         return Failed(core, kind, None, nbytes, failure)
     if key not in preparing:
-        preparing[key] = None
-        core.control.spawn(_prepare, preparing, key, prepare)
+        try:
+            preparing[key] = None
+            core.control.spawn(_prepare, preparing, key, prepare)
+        except BaseException:  # of a signal's handler: the next call begins anew, and does not wait for this
+            preparing.pop(key, None)
+            raise
     raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
 
 

@@ -14,7 +14,8 @@ from zerohop._native import NativeError, Ranges
 from zerohop.core.memory.access import memory_of, offset_of
 from zerohop.core.memory.register import view_of
 from zerohop.core.memory.remote_buffer import key_of, start_of
-from zerohop.core.runtime.deferred import Deferred, all_ended, defer
+from zerohop.core.runtime.deferred import all_ended, defer
+from zerohop.core.runtime.deferred_operation import Deferred
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.peers.peer_link import PeerLink
-    from zerohop.core.runtime.deferred import Deferred
+    from zerohop.core.runtime.deferred_operation import Deferred
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _MAX_MESSAGE: Final = 256
@@ -190,9 +190,13 @@ def _post_later(
         line = link.line(room)
         return await defer_post(core, post_in_turn, deadline_ns, nbytes, value_from, line, lambda: until_lane(over))
 
-    late.add(ticket)
     at_end = partial(late.discard, ticket)
     path = link.path(HOST if view is None else view.device)
-    return defer(
-        core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end, wants_operation=True
-    )
+    try:
+        late.add(ticket)
+        return defer(
+            core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end, wants_operation=True
+        )
+    except BaseException:  # of a signal's handler: others must not wait for what is never posted
+        late.discard(ticket)
+        raise

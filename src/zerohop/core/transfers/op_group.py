@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import Group, NativeError, Reason, Status
-from zerohop.core.runtime.deferred import Deferred
+from zerohop.core.runtime.deferred_operation import Deferred
 from zerohop.errors import RegistrationFailed, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from zerohop.core.memory.access import check_open, layout_of, registration_of, r
 from zerohop.core.memory.layouts import BYTES, same_places, scrambled
 from zerohop.core.memory.register import known
 from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
-from zerohop.core.runtime.deferred import Deferred, attach, defer
+from zerohop.core.runtime.deferred import attach, defer
 from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.runtime.deferred_operation import Deferred
     from zerohop.core.runtime.streams import Stream
 
     # Posts natively, given route id and `nowait`; returns what the Post of deferred.py does.
