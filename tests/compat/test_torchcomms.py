@@ -278,6 +278,14 @@ class TestTensors:
             with pytest.raises(ValueError, match=r"not contiguous. Fix: pass tensor.contiguous\(\)$"):
                 RdmaMemory(wrong)
 
+    @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc", "to_mkldnn"])
+    @pytest.mark.filterwarnings("ignore:Sparse C.. tensor support")
+    def test_of_several_parts(self, layout: str) -> None:
+        """Refused in the words of ``Context.register``, whether torch knows if they are contiguous or not."""
+        torch = pytest.importorskip("torch")
+        with pytest.raises(TypeError, match=r"that is one range\. Fix: pass tensor.to_dense\(\)"):
+            RdmaMemory(getattr(torch.eye(4), layout)())
+
 
 class TestRemoteBuffers:
     @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

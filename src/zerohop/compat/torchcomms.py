@@ -107,6 +107,14 @@ class RdmaMemoryMutableView(RdmaMemoryView):
     """Names a range of an RdmaMemory to read into. Keeps the memory alive."""
 
 
+def _has_gaps(tensor: Any) -> bool:
+    """Tell whether an object is a tensor of torch, in one range but for gaps or the order of its axes."""
+    try:
+        return str(tensor.layout) == "torch.strided" and not tensor.is_contiguous()
+    except (AttributeError, RuntimeError):  # no tensor; or one of several ranges, of which `register` says what to do
+        return False
+
+
 class RdmaMemory:
     """Registers a tensor, or another single object that ``Context.register`` takes, and keeps it alive.
 
@@ -119,7 +127,7 @@ class RdmaMemory:
         if isinstance(tensor, list):
             raise TypeError("a list has no memory of its own. Fix: make an RdmaMemory of each of its tensors")
         # As torchcomms does. The Context would take a tensor with permuted axes as bytes, by an argument unknown here.
-        if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous():
+        if _has_gaps(tensor):
             raise ValueError("the tensor is not contiguous. Fix: pass tensor.contiguous()")
         self._memory: Memory = shared_context().register(tensor)
 

@@ -127,12 +127,14 @@ class TestCudaArrayInterface:
 class HandMade:
     """Exports by DLPack what numpy would not: an array of 32-bit integers with any numbers."""
 
-    def __init__(self, *shape: int, byte_offset: int = 0, device: object = (1, 0)) -> None:
+    def __init__(
+        self, *shape: int, byte_offset: int = 0, device: object = (1, 0), bits: int = 32, lanes: int = 1
+    ) -> None:
         self._bytes = (ctypes.c_ubyte * NBYTES)()
         self._shape = (ctypes.c_int64 * len(shape))(*shape)
         pointer = ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64))
         data = ctypes.addressof(self._bytes)
-        self._tensor = dlpack._Tensor(data, 1, 0, len(shape), 0, 32, 1, pointer, None, byte_offset)
+        self._tensor = dlpack._Tensor(data, 1, 0, len(shape), 0, bits, lanes, pointer, None, byte_offset)
         self._device = device
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -152,6 +154,11 @@ class TestDlpack:
     def test_no_memory_has_this_shape(self, shape: tuple[int, ...]) -> None:
         with pytest.raises(ValueError, match=r"no (memory|array) has"):
             sources.read(HandMade(*shape))
+
+    @pytest.mark.parametrize(("bits", "lanes"), [(0, 1), (32, 0), (0, 0)])
+    def test_elements_without_bits(self, bits: int, lanes: int) -> None:
+        with pytest.raises(TypeError, match=f"{lanes} lanes of {bits} bits"):
+            sources.read(HandMade(8, bits=bits, lanes=lanes))
 
     @pytest.mark.parametrize("byte_offset", [1 << 63, (1 << 64) - 8])
     def test_no_memory_lies_there(self, byte_offset: int) -> None:

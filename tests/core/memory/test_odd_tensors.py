@@ -97,11 +97,36 @@ def test_a_parameter_without_a_shape() -> None:
         sources.read(torch.nn.UninitializedParameter())
 
 
-@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc", "to_mkldnn"])
+# Each with the methods that the error names for it.
+OF_PARTS: dict[str, tuple[str, ...]] = {
+    "to_sparse": ("indices", "values"),
+    "to_sparse_csr": ("crow_indices", "col_indices", "values"),
+    "to_sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "to_mkldnn": (),
+}
+
+
+@pytest.mark.parametrize("layout", OF_PARTS)
 @pytest.mark.filterwarnings("ignore:Sparse C.. tensor support")
 def test_of_several_parts(layout: str) -> None:
-    with pytest.raises(TypeError, match="no memory of its own that is one range"):
-        sources.read(getattr(torch.eye(4), layout)())
+    tensor = getattr(torch.eye(4), layout)()
+    with pytest.raises(
+        TypeError, match=r"no memory of its own that is one range\. Fix: pass tensor.to_dense"
+    ) as caught:
+        sources.read(tensor)
+    sources.read(tensor.to_dense())
+    whole = tensor.coalesce() if layout == "to_sparse" else tensor
+    for part in OF_PARTS[layout]:
+        assert f"{part}()" in str(caught.value)
+        sources.read(getattr(whole, part)())
+
+
+def test_jagged() -> None:
+    tensor = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(3, 3)], layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"Fix: pass its values\(\) and offsets\(\)"):
+        sources.read(tensor)
+    for part in (tensor.values(), tensor.offsets()):
+        sources.read(part)
 
 
 def test_negated() -> None:

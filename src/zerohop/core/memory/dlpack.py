@@ -66,6 +66,7 @@ def read(exporter: Any) -> Tensor:
 
     Raises:
         Unsupported: the tensor is on a device that this build has no driver for, or in managed memory.
+        TypeError: its elements have no bits.
         ValueError, BufferError: the object refuses to export itself.
     """
     kind, _ = exporter.__dlpack_device__()
@@ -105,6 +106,10 @@ def read(exporter: Any) -> Tensor:
         raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     bits = tensor.type_bits * tensor.type_lanes
+    if not bits:
+        raise TypeError(
+            f"a DLPack tensor whose elements have {tensor.type_lanes} lanes of {tensor.type_bits} bits, which is none"
+        )
     nbytes = (count_of(shape) * bits + 7) // 8
     layout: bytes | None = ROWS if tensor.ndim > 1 else BYTES
     if tensor.strides:

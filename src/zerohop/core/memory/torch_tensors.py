@@ -19,6 +19,17 @@ from zerohop.errors import Unsupported
 
 # Types of which PyTorch says that an element has a byte, where several share one.
 _PACKED: Final = ("torch.quint4x2", "torch.quint2x4")
+# What a tensor of another layout is passed as: the same values in one range, or the tensors that it is made of.
+_BY_ROWS: Final = "tensor.to_dense(), or its crow_indices(), col_indices() and values()"
+_BY_COLUMNS: Final = "tensor.to_dense(), or its ccol_indices(), row_indices() and values()"
+_PARTS: Final = {
+    "torch.sparse_coo": "tensor.to_dense(), or the indices() and values() of tensor.coalesce()",
+    "torch.sparse_csr": _BY_ROWS,
+    "torch.sparse_bsr": _BY_ROWS,
+    "torch.sparse_csc": _BY_COLUMNS,
+    "torch.sparse_bsc": _BY_COLUMNS,
+    "torch.jagged": "its values() and offsets()",
+}
 _METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 # Words at the start of torch's object for a storage, of which two are address and length of its memory.
 _STORAGE_WORDS: Final = 12
@@ -90,7 +101,10 @@ def _read(tensor: Any, *, as_bytes: bool) -> Source:
             f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
         )
     if str(tensor.layout) != "torch.strided":
-        raise TypeError(f"a tensor of layout {tensor.layout} has no memory of its own that is one range")
+        parts = _PARTS.get(str(tensor.layout), "tensor.to_dense()")
+        raise TypeError(
+            f"a tensor of layout {tensor.layout} has no memory of its own that is one range. Fix: pass {parts}"
+        )
     if tensor.is_quantized and str(tensor.dtype) in _PACKED:
         raise TypeError(
             f"a tensor of {tensor.dtype}, of whose elements several share a byte. Fix: pass its bytes, "
