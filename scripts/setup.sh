@@ -26,14 +26,17 @@ if [ ! -e .venv/.complete ] || [ ! -e build/stamps/system ]; then
     need python3 "$python" --version
     need python3-venv "$python" -c 'import ensurepip, venv'
     need python3-dev "$python" -c 'import pathlib, sysconfig; (pathlib.Path(sysconfig.get_path("include")) / "Python.h").stat()'
-    # RDMA is built where this is; without it the rest is.
-    if ! has_header infiniband/verbs.h >/dev/null 2>&1; then
+    # RDMA and io_uring are built where these are; without them the rest is.
+    wish() { # PACKAGE HEADER WHAT
+        has_header "$2" >/dev/null 2>&1 && return
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            missing+=(libibverbs-dev)
+            missing+=("$1")
         else
-            say "building without RDMA; for it: sudo apt-get install -y libibverbs-dev, then make clean build"
+            say "building without $3; for it: sudo apt-get install -y $1, then make clean build"
         fi
-    fi
+    }
+    wish libibverbs-dev infiniband/verbs.h RDMA
+    wish liburing-dev liburing.h io_uring
 fi
 if [ "${1:-}" = --native-tests ]; then
     shift

@@ -21,6 +21,7 @@ enum class Status : uint8_t {
     no_memory = 9,
     device_error = 10,
     would_block = 11,
+    file_error = 12, // the operation's value is the errno, or 0: the file has ended
 };
 
 enum class Reason : uint8_t {

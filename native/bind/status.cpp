@@ -22,7 +22,8 @@ void register_status(nb::module_& m) {
         .value("PROTOCOL", Status::protocol)
         .value("NO_MEMORY", Status::no_memory)
         .value("DEVICE_ERROR", Status::device_error)
-        .value("WOULD_BLOCK", Status::would_block);
+        .value("WOULD_BLOCK", Status::would_block)
+        .value("FILE_ERROR", Status::file_error);
 
     nb::enum_<Reason>(m, "Reason", nb::is_arithmetic(), "Why an operation ended so.")
         .value("NONE", Reason::none)

@@ -18,6 +18,7 @@ Engine::~Engine() {
     close(now_ns() + 2 * kSecond);
     accelerators().stop(); // copies of devices end before the memory goes
     bulk_threads_.stop();
+    works_.clear();
     endpoints_.clear(); // lanes need the poller,
     domains_.clear();   // and go before their domains
 }
@@ -84,10 +85,15 @@ bool Engine::close(uint64_t deadline_ns) {
     }
     const Outcome outcome{Status::closed, Reason::context_closed};
     std::vector<std::shared_ptr<Endpoint>> endpoints;
+    std::vector<std::shared_ptr<Work>> works;
     poller_.exclusive([&] {
         endpoints = endpoints_;
+        works = works_;
         for (const auto& endpoint : endpoints) {
             endpoint->close(outcome);
+        }
+        for (const auto& work : works) {
+            work->close(outcome);
         }
     });
     operations().finish_all(outcome);
@@ -96,7 +102,8 @@ bool Engine::close(uint64_t deadline_ns) {
     const bool drained = wait(
         [&] {
             return !device_atomics_pending_.load(std::memory_order_relaxed) &&
-                   std::all_of(endpoints.begin(), endpoints.end(), [](const auto& e) { return e->idle(); });
+                   std::all_of(endpoints.begin(), endpoints.end(), [](const auto& e) { return e->idle(); }) &&
+                   std::all_of(works.begin(), works.end(), [](const auto& work) { return work->idle(); });
         },
         deadline_ns, options_.spin_ns);
     poller_.stop();
@@ -104,6 +111,7 @@ bool Engine::close(uint64_t deadline_ns) {
     if (drained) {
         poller_.exclusive([&] { // callers may still be polling
             const std::lock_guard lock(endpoints_lock_);
+            works_.clear();
             endpoints_.clear();
             domains_.clear();
         });
@@ -119,6 +127,9 @@ void Engine::abandon() {
     closed_.store(true);
     poller_.abandon();
     bulk_threads_.abandon();
+    for (const auto& work : works_) {
+        work->abandon();
+    }
 }
 
 } // namespace zerohop

@@ -5,6 +5,7 @@
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
 #include "engine/receives.hpp"
+#include "engine/work.hpp"
 #include "provider/host.hpp"
 #include "provider/provider.hpp"
 
@@ -47,6 +48,10 @@ public:
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
     // Returns true if nothing is under way at this end, not even a receive. What the peer has under way does not count.
     [[nodiscard]] bool quiet(const std::shared_ptr<Endpoint>& endpoint);
+
+    // Work beside the lanes. It goes once it is closed and idle. Throws NativeError.
+    void add_work(const std::shared_ptr<Work>& work);
+    void close_work(const std::shared_ptr<Work>& work, Outcome outcome);
 
     // Memory.
     uint64_t add_route(Route route);
@@ -154,6 +159,7 @@ private:
     Outcome lose_dead_peer(Peer& peer) override;
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
+    void reap_works();
     static void give_back_credit(const std::weak_ptr<Endpoint>& lane, uint16_t queue);
     [[nodiscard]] std::vector<std::shared_ptr<Endpoint>> lanes_to(int peer) const;
     template <class T> void keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all);
@@ -174,6 +180,7 @@ private:
     std::vector<std::shared_ptr<Domain>> domains_;
     int next_domain_ = 0;
     std::vector<std::shared_ptr<Endpoint>> endpoints_;
+    std::vector<std::shared_ptr<Work>> works_;
     mutable std::mutex peers_mutex_;
     std::vector<std::shared_ptr<Peer>> peers_; // index = id
     std::atomic<int> remote_peers_{0};

@@ -99,6 +99,19 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
     return endpoint;
 }
 
+void Engine::add_work(const std::shared_ptr<Work>& work) {
+    watch(work->fd());
+    keep(work, works_);
+}
+
+void Engine::close_work(const std::shared_ptr<Work>& work, Outcome outcome) {
+    if (abandoned_) {
+        return; // it is the parent's
+    }
+    poller_.exclusive([&] { work->close(outcome); });
+    poller_.kick(); // a tick lets go of it
+}
+
 std::vector<std::shared_ptr<Endpoint>> Engine::lanes_to(int peer) const {
     const std::lock_guard lock(endpoints_lock_);
     std::vector<std::shared_ptr<Endpoint>> lanes;

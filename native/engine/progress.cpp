@@ -49,6 +49,13 @@ Found Engine::poll() {
         }
         rests &= progress == Progress::rests;
     }
+    for (const auto& work : works_) {
+        bool moved = true;
+        contained(nullptr, [&] { moved = work->poll(); });
+        const Backlog backlog = work->backlog();
+        found = moved ? Found::work : found;
+        rests &= !backlog.ready && !backlog.in_device;
+    }
     if (marks_pending_.load(std::memory_order_relaxed) != 0) {
         rests = false;
         contained(nullptr, [&] { found = poll_marks() ? Found::work : found; });
@@ -129,6 +136,12 @@ Left Engine::left(uint64_t now) {
             // A tick gives back the descriptors and mappings of a lane that is closed; its memory goes with a look.
             closing |= !endpoint->state().ok();
         }
+        for (const auto& work : works_) {
+            const Backlog backlog = work->backlog();
+            all.ready |= backlog.ready;
+            all.in_device |= backlog.in_device;
+            all.look_in_ns = std::min(all.look_in_ns, backlog.look_in_ns);
+        }
         all.stalled |= operations().awaited() != 0;
         const auto what = all.stalled ? Domain::Happening::arrivals_and_ends : Domain::Happening::arrivals;
         for (const auto& domain : domains_) {
@@ -169,7 +182,10 @@ void Engine::tick(uint64_t now) {
             endpoint->tick(now);
         });
     }
-    contained(nullptr, [&] { reap_endpoints(); });
+    contained(nullptr, [&] {
+        reap_endpoints();
+        reap_works();
+    });
     may_wait_ns_.store(0, std::memory_order_relaxed); // a lane may have been closed, or have something to say
 }
 
@@ -221,6 +237,18 @@ void Engine::reap_endpoints() {
         }
     }
     std::erase(endpoints_, nullptr);
+}
+
+void Engine::reap_works() {
+    std::vector<std::shared_ptr<Work>> gone; // destroyed outside the lock
+    const std::lock_guard lock(endpoints_lock_);
+    for (auto& work : works_) {
+        if (work->idle()) {
+            unwatch(work->fd());
+            gone.push_back(std::move(work));
+        }
+    }
+    std::erase(works_, nullptr);
 }
 
 Statistics Engine::statistics() {

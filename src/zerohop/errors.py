@@ -134,6 +134,23 @@ class DeviceFailed(ZerohopError):
     """Raised if an accelerator or a NIC refused or lost its work; the data of the operation is undefined."""
 
 
+@dataclass(eq=False, repr=False)
+class StorageError(ZerohopError, OSError):
+    """Raised if a file, or its file system, refuses: no such file, no room left, a path that leaves the store.
+
+    Attributes:
+        errno: number of the system's error, as in Python's module ``errno``.
+        filename: path of the file in its store; empty if none is involved.
+    """
+
+    errno: int = field(default=0, kw_only=True)
+    filename: str = field(default="", kw_only=True)
+
+
+class EndOfFile(StorageError, EOFError):
+    """Raised if a file ends before all that was asked for is read; ``bytes_done`` were, from the start."""
+
+
 class StagedPathWarning(RuntimeWarning):
     """Warns that a path goes through host buffers despite real accelerators at its ends; once per kind of path."""
 
@@ -165,6 +182,7 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
     NO_MEMORY: (RegistrationFailed, _Words("out of memory", _MORE_MEMORY)),
     10: (DeviceFailed, _Words("the device failed")),
     11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
+    12: (StorageError, _Words("the file system refused")),
 }
 _NEW_HANDLE = "ask the owner for a new handle"
 _SAME_VERSION = "use the same version of zerohop on both sides"

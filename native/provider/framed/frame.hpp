@@ -102,6 +102,7 @@ inline Outcome outcome_of(const FrameHeader& header) {
     case Status::closed:
     case Status::deadline:
     case Status::would_block:
+    case Status::file_error: // of files at this side
         break;
     }
     return {Status::protocol, Reason::malformed};

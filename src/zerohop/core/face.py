@@ -9,32 +9,34 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zerohop._native import NativeError, PairTransfers, Transfers, begin_posting, stop_posting
+from zerohop._native import FileQueue, NativeError, PairTransfers, Transfers, begin_posting, stop_posting
 from zerohop.core.base import threads
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
-from zerohop.core.base.resource import AsyncCloseable
+from zerohop.core.base.resource import AsyncCloseable, Closeable
 from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
-from zerohop.core.memory.memory import Memory
-from zerohop.core.memory.register import Local
+from zerohop.core.memory.access import offset_of, region_of
+from zerohop.core.memory.memory import Memory, View
+from zerohop.core.memory.register import Local, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import PeerLink as Link
 from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import defer
 from zerohop.core.runtime.devices import HOST
-from zerohop.core.runtime.native_operation import InFlight
-from zerohop.core.runtime.operation import Finished, Operation
+from zerohop.core.runtime.explanation import Explanation
+from zerohop.core.runtime.native_operation import InFlight, begun
+from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.posting import prepare
-from zerohop.core.transfers.transfer import transfer
-from zerohop.errors import PeerLost
+from zerohop.core.transfers.transfer import index_array, transfer
+from zerohop.errors import PeerLost, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -45,8 +47,11 @@ if TYPE_CHECKING:
 __all__ = [
     "HOST",
     "Address",
+    "Closeable",
     "Context",
+    "Explanation",
     "Face",
+    "InFlight",
     "Link",
     "Local",
     "Memory",
@@ -59,10 +64,15 @@ __all__ = [
     "RemoteBuffer",
     "Rights",
     "Stream",
+    "View",
+    "begun",
     "call",
     "check_device",
+    "index_array",
+    "offset_of",
     "parse_url",
     "random_bytes",
+    "region_of",
     "seconds_of",
     "send",
     "transfer",
@@ -148,6 +158,25 @@ class Face(AsyncCloseable):
     def _finished(self, kind: str, value: T) -> Operation[T]:
         """Return an Operation that has ended well with this value."""
         return Finished(self._core, kind, None, 0, value, 0)
+
+    def _failed(self, kind: str, error: ZerohopError) -> Operation[Any]:
+        """Return an Operation that has failed."""
+        return Failed(self._core, kind, None, 0, error)
+
+    def _view(self, x: Local) -> Memory | View:
+        """Return the memory that an argument names, which is registered through the cache if it is an array.
+
+        Raises:
+            TypeError, ValueError, Closed, ...: as ``Context.register``.
+        """
+        return view_of(self._core, x)
+
+    def _file_queue(self, depth: int, threads: int, staging_bytes: int, *, uring: bool) -> FileQueue:
+        """Return what carries out the transfers between files and memory of this Context."""
+        try:
+            return FileQueue(self._core.engine, depth, threads, staging_bytes, uring)
+        except NativeError as error:
+            raise from_native(*error.args, operation="open_store") from None
 
     def _defer(self, kind: str, deadline_ns: int, work: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
         """Return an Operation whose value is that of a coroutine, which the control thread runs."""

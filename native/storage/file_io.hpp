@@ -1,0 +1,58 @@
+// The contract of a way to read and write files: single reads and writes go in, their results come out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace zerohop::storage {
+
+// One read or write of the system.
+struct Job {
+    int fd = -1;
+    bool write = false;
+    bool slow = false; // it may copy for long: no thread that adds jobs carries it out
+    std::byte* data = nullptr;
+    uint32_t nbytes = 0;
+    uint64_t offset = 0;
+    int buffer = -1;     // a buffer that was fixed and has all of the data; -1: none
+    uint64_t number = 0; // comes back with the result
+};
+
+struct Result {
+    uint64_t number = 0;
+    int32_t value = 0; // bytes, or a negative errno
+};
+
+// One thread at a time calls add(), submit(), reap(), fix() and unfix(); any thread the rest.
+class FileIo {
+public:
+    virtual ~FileIo() = default;
+    [[nodiscard]] virtual const char* name() const = 0;
+    // Returns the most jobs that may be under way at once. The caller counts them.
+    [[nodiscard]] virtual size_t depth() const = 0;
+    virtual void add(const Job& job) = 0;
+    // Begins what was added; false if the system takes some of it only later, and this is to be called again.
+    [[nodiscard]] virtual bool submit() = 0;
+    // Takes results that are there, and returns their number.
+    [[nodiscard]] virtual size_t reap(std::span<Result> results) = 0;
+    // Has the system keep the pages of memory at hand, which saves it the work of finding them for each job. Returns
+    // the buffer's number; -1, and `why`, if it does not. Jobs that are under way keep a buffer that is unfixed.
+    [[nodiscard]] virtual int fix(std::byte* data, size_t nbytes, std::string& why) = 0;
+    virtual void unfix(int buffer) = 0;
+    // Returns a descriptor that is readable while results wait.
+    [[nodiscard]] virtual int fd() const = 0;
+    [[nodiscard]] virtual bool ready() const = 0;
+    // Gives it up in a forked child.
+    virtual void abandon() = 0;
+};
+
+// Returns null, and why, where the system or this build has no io_uring.
+[[nodiscard]] std::unique_ptr<FileIo> open_uring(unsigned depth, std::string& why);
+// Starts threads as jobs come, the first one now. Throws NativeError or std::system_error if the process may have no
+// descriptor or no thread more.
+[[nodiscard]] std::unique_ptr<FileIo> open_threads(unsigned threads);
+
+} // namespace zerohop::storage

@@ -1,0 +1,153 @@
+// Carries out transfers between files and memory: in pieces, which go on where the system stops short, and through host
+// buffers if the memory is a device's.
+#pragma once
+
+#include "base/sync.hpp"
+#include "engine/engine.hpp"
+#include "engine/work.hpp"
+#include "memory/region.hpp"
+#include "storage/file_io.hpp"
+#include "storage/fixed_buffers.hpp"
+#include "storage/open_file.hpp"
+#include "storage/staging_blocks.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace zerohop::storage {
+
+// Larger transfers are cut into pieces, which the system carries out at the same time.
+inline constexpr uint64_t kPieceBytes = 1ULL << 20;
+
+// How a transfer has ended. `nbytes` from its start were moved, all of them if there is no failure and the file did not
+// end before.
+struct Ended {
+    uint64_t nbytes = 0;
+    Outcome outcome;
+    int error = 0; // errno; 0: there is none
+};
+
+// Hears of the ends of transfers; called under the queue's lock.
+class Sink {
+public:
+    virtual ~Sink() = default;
+    virtual void ended(uint64_t userdata, const Ended& ended) = 0;
+    // False: nobody asks for what has not begun yet.
+    [[nodiscard]] virtual bool wanted() const = 0;
+};
+
+struct Range {
+    uint64_t file_offset = 0;
+    uint64_t memory_offset = 0;
+    uint64_t nbytes = 0;
+    uint64_t userdata = 0;
+};
+
+// Transfers that were asked for in one call.
+struct Batch {
+    std::shared_ptr<OpenFile> file;
+    Pin<Region> memory;
+    std::shared_ptr<Sink> sink;
+    bool write = false;
+    std::vector<int> fixed; // the buffers of the memory, if the system keeps it at hand
+    struct Transfer {
+        Range range;
+        uint64_t issued = 0; // bytes that pieces were made for
+        uint64_t limit = 0;  // bytes that pieces are to be made for
+        uint64_t reached = 0;
+        uint32_t pieces = 0; // under way
+        bool all_issued = false;
+        Outcome failure;
+        int error = 0;
+    };
+    std::vector<Transfer> transfers;
+    size_t next = 0; // the first that pieces are to be made for
+};
+
+class FileQueue final : public Work {
+public:
+    // Throws NativeError.
+    FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t staging_bytes);
+    ~FileQueue() override;
+    FileQueue(const FileQueue&) = delete;
+    FileQueue& operator=(const FileQueue&) = delete;
+
+    // Begins transfers, which tell the sink when they end, and takes results that are there at once. The ranges lie
+    // within the memory. Any thread.
+    Outcome post(const std::shared_ptr<OpenFile>& file, const std::shared_ptr<Region>& memory, bool write,
+                 std::vector<Range> ranges, std::shared_ptr<Sink> sink);
+
+    // Has the system keep the pages of host memory at hand until unfix(); false, and `why`, if it does not. Transfers
+    // work all the same, only slower.
+    [[nodiscard]] bool fix(const std::shared_ptr<Region>& region, std::string& why);
+    void unfix(const Region& region);
+
+    [[nodiscard]] const char* backend() const { return io_.name(); }
+    [[nodiscard]] uint64_t staging_bytes() const { return staging_.nbytes(); }
+
+    bool poll() override;
+    int fd() const override { return io_.fd(); }
+    Backlog backlog() const override;
+    void close(Outcome outcome) override;
+    bool idle() const override;
+    void abandon() override;
+
+private:
+    using Transfer = Batch::Transfer;
+    struct Piece {
+        std::shared_ptr<Batch> batch;
+        size_t transfer = 0; // of the batch
+        uint64_t start = 0;  // in the transfer
+        uint64_t nbytes = 0;
+        uint64_t done = 0;
+        std::byte* at = nullptr;
+        StagingBlocks::Block block;
+        std::shared_ptr<accel::Event> copy; // between the block and the device, while that is under way
+        bool past_cache = false;
+        bool refused = false; // the file system has refused this piece past the cache
+    };
+
+    [[nodiscard]] bool look();
+    void issue();
+    [[nodiscard]] bool begin_piece(const std::shared_ptr<Batch>& batch, Transfer& transfer, size_t index);
+    void add_job(size_t number);
+    void take_result(const Result& result);
+    void copy(size_t number, bool to_device);
+    [[nodiscard]] bool look_at_copies();
+    void finish_piece(size_t number);
+    void fail(Transfer& transfer, Outcome outcome, int error);
+    static void stop(Transfer& transfer) { transfer.limit = transfer.issued; }
+    static void end(Batch& batch, Transfer& transfer);
+
+    // What the system and devices use while transfers are under way.
+    struct InUse {
+        InUse(std::unique_ptr<FileIo> way, StagingBlocks blocks) : io(std::move(way)), staging(std::move(blocks)) {}
+        std::unique_ptr<FileIo> io;
+        StagingBlocks staging;
+        std::vector<Piece> pieces;
+    };
+
+    Engine& engine_;
+    std::unique_ptr<InUse> in_use_;
+    FileIo& io_;
+    StagingBlocks& staging_;
+    std::vector<Piece>& pieces_;
+    mutable LaneLock lock_;
+    FixedBuffers fixed_;
+    std::vector<size_t> free_;
+    std::vector<size_t> copying_;
+    std::deque<std::shared_ptr<Batch>> waiting_; // with transfers that pieces are to be made for
+    std::optional<Outcome> closed_;
+    std::atomic<size_t> under_way_{0};
+    std::atomic<size_t> copies_{0};
+    std::atomic<bool> unsent_{false};
+    std::atomic<bool> is_closed_{false};
+};
+
+} // namespace zerohop::storage

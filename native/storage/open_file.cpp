@@ -1,0 +1,61 @@
+#include "storage/open_file.hpp"
+
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace zerohop::storage {
+
+namespace {
+
+// Smaller writes are gathered better by the cache; larger ones only wait longer for the disk that way.
+constexpr uint64_t kLargeWrite = 1ULL << 20;
+
+// As in linux/mman.h of Linux 6.5, which older systems do not have.
+struct CacheRange {
+    uint64_t offset;
+    uint64_t nbytes;
+};
+struct CacheCounts {
+    uint64_t cached;
+    uint64_t dirty;
+    uint64_t writeback;
+    uint64_t evicted;
+    uint64_t recently_evicted;
+};
+constexpr long kCachestat = 451;
+
+} // namespace
+
+// An older kernel cannot say; then the file may as well be in the cache.
+bool OpenFile::cached(uint64_t offset, uint64_t nbytes) const {
+    const CacheRange range{offset, nbytes};
+    CacheCounts counts{};
+    return syscall(kCachestat, cached_.get(), &range, &counts, 0U) != 0 || counts.cached != 0;
+}
+
+// A disk reads whole blocks, so the bytes behind the end of the file would reach memory, too.
+bool OpenFile::ends_within(uint64_t end) const {
+    struct stat facts{};
+    return fstat(cached_.get(), &facts) != 0 || static_cast<uint64_t>(facts.st_size) < end;
+}
+
+OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data) const {
+    const Way through{cached_.get(), false};
+    if (mode_ == Direct::never || refused_.load(std::memory_order_relaxed)) {
+        return through;
+    }
+    const uint64_t all = offset | nbytes | reinterpret_cast<uintptr_t>(data);
+    if ((all & (alignment_ - 1)) != 0) {
+        return through;
+    }
+    if (mode_ == Direct::automatic && (write ? nbytes < kLargeWrite : cached(offset, nbytes))) {
+        return through;
+    }
+    if (!write && ends_within(offset + nbytes)) {
+        return through;
+    }
+    return {direct_.get(), true};
+}
+
+} // namespace zerohop::storage

@@ -1,0 +1,86 @@
+#include "storage/sinks.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace zerohop::storage {
+
+void OperationSink::ended(uint64_t /*userdata*/, const Ended& ended) {
+    sum_.nbytes += ended.nbytes;
+    if (sum_.outcome.ok()) {
+        sum_.outcome = ended.outcome;
+        sum_.error = ended.error;
+    }
+    if (--left_ == 0) {
+        if (sum_.outcome.ok() && sum_.nbytes < least_) {
+            sum_.outcome = {Status::file_error, Reason::none};
+        }
+        const OpRef op = std::exchange(op_, OpRef()); // its other holders now see that nothing touches its memory
+        host_.finish(op, sum_.outcome, sum_.nbytes, static_cast<uint64_t>(sum_.error));
+    }
+}
+
+bool Ring::reserve(size_t count) {
+    const std::lock_guard lock(lock_);
+    if (count > entries_ - used_) {
+        return false;
+    }
+    used_ += count;
+    return true;
+}
+
+void Ring::release(size_t count) {
+    const std::lock_guard lock(lock_);
+    used_ -= count;
+}
+
+void Ring::ended(uint64_t userdata, const Ended& ended) {
+    const int64_t result = ended.error != 0 ? -ended.error : static_cast<int64_t>(ended.nbytes);
+    OpRef waiter;
+    {
+        const std::lock_guard lock(lock_);
+        done_.push_back({.userdata = userdata, .result = result, .outcome = ended.outcome});
+        ready_.store(done_.size(), std::memory_order_release);
+        if (waiter_ && enough(awaited_)) {
+            waiter.swap(waiter_);
+        }
+    }
+    if (waiter) {
+        host_.finish(waiter, {});
+    } else {
+        host_.wake_waiters(); // a thread may wait for results
+    }
+}
+
+size_t Ring::take(std::span<Completion> completions) {
+    const std::lock_guard lock(lock_);
+    const size_t found = std::min(completions.size(), done_.size());
+    std::copy_n(done_.begin(), found, completions.begin());
+    done_.erase(done_.begin(), done_.begin() + static_cast<ptrdiff_t>(found));
+    used_ -= found;
+    ready_.store(done_.size(), std::memory_order_release);
+    return found;
+}
+
+size_t Ring::taken_up() const {
+    const std::lock_guard lock(lock_);
+    return used_;
+}
+
+void Ring::end_when(size_t results, OpRef op) {
+    OpRef ended;
+    {
+        const std::lock_guard lock(lock_);
+        waiter_.swap(op); // the one before, if any, is not waited for any more
+        awaited_ = results;
+        if (enough(results)) {
+            ended.swap(waiter_);
+        }
+    }
+    if (ended) {
+        host_.finish(ended, {});
+    }
+}
+
+} // namespace zerohop::storage

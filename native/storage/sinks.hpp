@@ -1,0 +1,78 @@
+// Who hears that transfers have ended: an operation that they are all part of, or a ring that keeps each result.
+#pragma once
+
+#include "base/sync.hpp"
+#include "operation/operation.hpp"
+#include "provider/host.hpp"
+#include "storage/file_queue.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+
+namespace zerohop::storage {
+
+// Ends an operation with the last of its transfers, whose bytes it sums up. The first failure counts. Fewer bytes than
+// `least` are a failure without an errno: the file has ended.
+class OperationSink final : public Sink {
+public:
+    OperationSink(Host& host, OpRef op, size_t transfers, uint64_t least)
+        : host_(host), op_(std::move(op)), left_(transfers), least_(least) {}
+    void ended(uint64_t userdata, const Ended& ended) override;
+    bool wanted() const override { return !op_->done(); }
+
+private:
+    Host& host_;
+    OpRef op_;
+    size_t left_;
+    const uint64_t least_;
+    Ended sum_;
+};
+
+// Python reads it as it lies in memory.
+struct Completion {
+    uint64_t userdata = 0;
+    int64_t result = 0; // bytes, or a negative errno
+    Outcome outcome;    // tells a failure that has no errno
+    std::array<uint8_t, 6> unused{};
+};
+static_assert(sizeof(Completion) == 24);
+
+// Keeps the results of at most `entries` transfers until they are taken. Any thread.
+class Ring final : public Sink {
+public:
+    Ring(Host& host, size_t entries) : host_(host), entries_(entries) {}
+    // Makes room for that many transfers; false, and nothing is done, if there is not enough.
+    [[nodiscard]] bool reserve(size_t count);
+    // Gives back what transfers that did not begin had reserved.
+    void release(size_t count);
+    void ended(uint64_t userdata, const Ended& ended) override;
+    bool wanted() const override { return !closed_.load(std::memory_order_acquire); }
+
+    [[nodiscard]] size_t take(std::span<Completion> completions);
+    [[nodiscard]] size_t ready() const { return ready_.load(std::memory_order_acquire); }
+    // Returns the transfers that have begun, and whose results were not taken.
+    [[nodiscard]] size_t taken_up() const;
+    // Ends `op` once that many results are there, or all that can still come.
+    void end_when(size_t results, OpRef op);
+    // Drops what has not begun. Results still come.
+    void close() { closed_.store(true, std::memory_order_release); }
+
+private:
+    [[nodiscard]] bool enough(size_t results) const { return done_.size() >= std::min(results, used_); }
+
+    Host& host_;
+    const size_t entries_;
+    mutable SpinLock lock_;
+    size_t used_ = 0;
+    std::deque<Completion> done_;
+    size_t awaited_ = 0;
+    OpRef waiter_;
+    std::atomic<size_t> ready_{0};
+    std::atomic<bool> closed_{false};
+};
+
+} // namespace zerohop::storage

@@ -1,0 +1,157 @@
+// Reads and writes files by io_uring.
+#include "storage/file_io.hpp"
+
+#ifdef ZEROHOP_URING
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <liburing.h>
+#include <vector>
+
+namespace zerohop::storage {
+
+namespace {
+
+class Uring final : public FileIo {
+public:
+    explicit Uring(unsigned depth) : depth_(depth) {}
+    Uring(const Uring&) = delete;
+    Uring& operator=(const Uring&) = delete;
+    ~Uring() override {
+        if (open_) {
+            io_uring_queue_exit(&ring_);
+        }
+    }
+
+    // Returns 0, or a negative errno.
+    int open() {
+        const int error = io_uring_queue_init(depth_, &ring_, 0);
+        if (error == 0) {
+            open_ = true;
+            io_uring_ring_dontfork(&ring_);
+        }
+        return error;
+    }
+
+    const char* name() const override { return "io_uring"; }
+    size_t depth() const override { return depth_; }
+
+    void add(const Job& job) override {
+        io_uring_sqe* const entry = io_uring_get_sqe(&ring_); // there is one, as the queue is as long as the depth
+        if (job.write && job.buffer >= 0) {
+            io_uring_prep_write_fixed(entry, job.fd, job.data, job.nbytes, job.offset, job.buffer);
+        } else if (job.buffer >= 0) {
+            io_uring_prep_read_fixed(entry, job.fd, job.data, job.nbytes, job.offset, job.buffer);
+        } else if (job.write) {
+            io_uring_prep_write(entry, job.fd, job.data, job.nbytes, job.offset);
+        } else {
+            io_uring_prep_read(entry, job.fd, job.data, job.nbytes, job.offset);
+        }
+        if (job.slow) {
+            entry->flags |= IOSQE_ASYNC;
+        }
+        entry->user_data = job.number;
+    }
+
+    bool submit() override {
+        while (io_uring_sq_ready(&ring_) != 0) {
+            if (io_uring_submit(&ring_) <= 0) { // it lacks memory for now, or was interrupted
+                return false;
+            }
+        }
+        return true;
+    }
+
+    size_t reap(std::span<Result> results) override {
+        size_t found = 0;
+        io_uring_cqe* entry = nullptr;
+        while (found < results.size() && io_uring_peek_cqe(&ring_, &entry) == 0) {
+            results[found++] = {entry->user_data, entry->res};
+            io_uring_cqe_seen(&ring_, entry);
+        }
+        taken_.fetch_add(static_cast<unsigned>(found), std::memory_order_relaxed);
+        return found;
+    }
+
+    int fix(std::byte* data, size_t nbytes, std::string& why) override {
+        if (!table_ && io_uring_register_buffers_sparse(&ring_, kBuffers) != 0) {
+            why = "the system has no table of fixed buffers (Linux 5.19)";
+            return -1;
+        }
+        if (!table_) {
+            table_ = true;
+            for (int i = kBuffers; i-- > 0;) {
+                free_.push_back(i);
+            }
+        }
+        if (free_.empty()) {
+            why = "all " + std::to_string(kBuffers) + " fixed buffers are taken";
+            return -1;
+        }
+        const int error = change(free_.back(), data, nbytes);
+        if (error < 0) {
+            why = std::string("io_uring_register_buffers_update: ") + std::strerror(-error);
+            return -1;
+        }
+        const int buffer = free_.back();
+        free_.pop_back();
+        return buffer;
+    }
+
+    void unfix(int buffer) override {
+        change(buffer, nullptr, 0);
+        free_.push_back(buffer);
+    }
+
+    int fd() const override { return ring_.ring_fd; }
+    // liburing's own function reads what reap() writes.
+    bool ready() const override {
+        return io_uring_smp_load_acquire(ring_.cq.ktail) != taken_.load(std::memory_order_relaxed);
+    }
+    void abandon() override { open_ = false; } // the rings are not mapped in the child
+
+private:
+    static constexpr int kBuffers = 1024;
+
+    // Returns a negative errno if the system refuses.
+    int change(int buffer, std::byte* data, size_t nbytes) {
+        const iovec range{data, nbytes};
+        const __u64 tag = 0;
+        return io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(buffer), &range, &tag, 1);
+    }
+
+    const unsigned depth_;
+    bool open_ = false;
+    std::atomic<unsigned> taken_{0};
+    bool table_ = false; // of fixed buffers
+    std::vector<int> free_;
+    io_uring ring_{};
+};
+
+} // namespace
+
+std::unique_ptr<FileIo> open_uring(unsigned depth, std::string& why) {
+    auto made = std::make_unique<Uring>(depth);
+    const int error = made->open();
+    if (error != 0) {
+        why = std::string("io_uring_setup: ") + std::strerror(-error);
+        return nullptr;
+    }
+    return made;
+}
+
+} // namespace zerohop::storage
+
+#else
+
+namespace zerohop::storage {
+
+std::unique_ptr<FileIo> open_uring(unsigned /*depth*/, std::string& why) {
+    why = "this build has no io_uring: liburing.h was not there (apt-get install liburing-dev)";
+    return nullptr;
+}
+
+} // namespace zerohop::storage
+
+#endif

@@ -1,0 +1,51 @@
+"""Makes StorageErrors of what the system says, with a fix where there is a usual one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from zerohop.errors import StorageError, ZerohopError, from_os, out_of_descriptors
+
+_FIXES: Final = {
+    errno.ENOENT: "check the path, which counts from the folder of the store",
+    errno.EACCES: "check owner and mode of the file and of the folders above it",
+    errno.EPERM: "check owner and mode of the file and of the folders above it",
+    errno.EXDEV: "name a file beneath the folder of the store; a link may not lead out of it",
+    errno.ELOOP: "name a file beneath the folder of the store; links into /proc are refused, and so are endless ones",
+    errno.ENOSPC: "free space on the file system, or write less",
+    errno.EDQUOT: "free space of this user's quota, or write less",
+    errno.EFBIG: "write less, or raise the limit: ulimit -f unlimited",
+    errno.EROFS: "mount the file system for writing",
+    errno.EBADF: 'open the file for this: mode "r" reads, "w" and "x" write, "r+" does both',
+    errno.EISDIR: "name a file, not a folder",
+    errno.EEXIST: 'open it with mode "r+" or "w", or remove it first',
+    errno.EINVAL: "check offset, length and path",
+}
+
+
+def of_errno(
+    number: int, operation: str, path: str, *, bytes_done: int = 0, said: str = "", fix: str = ""
+) -> StorageError:
+    """Return the error for a number of the system's."""
+    text = said or os.strerror(number)
+    if number == errno.EXDEV and not said:
+        text = "the path leads out of the store"
+    return StorageError(
+        f"{text}: {path!r}" if path else text,
+        errno=number,
+        filename=path,
+        fix=fix or _FIXES.get(number, ""),
+        operation=operation,
+        bytes_done=bytes_done,
+    )
+
+
+def of_os(error: OSError, operation: str, path: str) -> ZerohopError:
+    """Return the library's error for one that a call of the system has raised."""
+    if isinstance(error, ZerohopError):
+        return error
+    if out_of_descriptors(error):
+        return from_os(error, operation=operation)
+    return of_errno(error.errno or errno.EIO, operation, path)

@@ -1,0 +1,77 @@
+"""Declares Iov, memory on the host or on a device that is made ready for transfers with files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerohop.core.face import HOST, Closeable, Memory, Rights, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Iov(Closeable):
+    """Holds a range of registered memory that files are read into and written from, many times.
+
+    The system keeps the pages of host memory at hand until ``close``, which saves it a good part of the work of each
+    transfer. An Iov stands wherever a Memory may, and slices of it are Views: ``iov[a:b]``, in bytes. It is a context
+    manager that closes itself.
+
+    Attributes:
+        memory: the Memory or View that it is made of.
+        not_fixed: why the system does not keep the pages at hand: transfers are right, and slower; empty if it does.
+    """
+
+    def __init__(self, memory: Memory | View, not_fixed: str, release: Callable[[], None], *, owned: bool) -> None:
+        """Use ``Store.iov`` or ``Store.wrap``."""
+        self.memory = memory
+        self.not_fixed = not_fixed
+        self._release = release
+        self._owned = owned
+        self._closed = False
+
+    @property
+    def nbytes(self) -> int:
+        """Return the length in bytes."""
+        return self.memory.nbytes
+
+    @property
+    def device(self) -> str:
+        """Return ``"host"``, or the name of the device, such as ``"cuda:0"``."""
+        return self.memory.device
+
+    @property
+    def is_device(self) -> bool:
+        """Tell whether the memory is a device's."""
+        return self.memory.device != HOST
+
+    def export(self, rights: Rights = "rw") -> bytes:
+        """Return the bytes of a handle (RemoteBuffer), with which other processes reach the memory.
+
+        Raises:
+            ValueError: the memory does not have these rights.
+            Closed: the memory or its Context is closed.
+        """
+        return bytes(self.memory.share(rights))
+
+    def close(self) -> None:
+        """Give back what was made for the Iov.
+
+        Memory that ``Store.iov`` has allocated is closed, which ends its handles. Memory that was wrapped is as it was
+        before ``wrap``: an array is registered no more, and a Memory stays open. Nothing that was wrapped is freed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._release()
+        if self._owned and isinstance(self.memory, Memory):
+            self.memory.close()
+
+    def __getitem__(self, key: slice) -> View:
+        return self.memory[key]
+
+    def __len__(self) -> int:
+        return self.memory.nbytes
+
+    def __repr__(self) -> str:
+        return f"<Iov of {self.memory!r}{', closed' if self._closed else ''}>"

@@ -1,0 +1,54 @@
+"""Declares the Operations of transfers between files and memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from zerohop._native import Status
+from zerohop.core.face import Explanation, InFlight
+from zerohop.errors import EndOfFile
+from zerohop.storage import failures
+
+if TYPE_CHECKING:
+    from zerohop._native import Endpoint, Op
+
+
+class FilePath(NamedTuple):
+    """Describes the path of a transfer between a file and memory."""
+
+    filename: str
+    explanation: Explanation
+    peer: str = ""
+
+    def endpoint(self) -> Endpoint | None:
+        """Return None: no lane carries out the transfer."""
+        return None
+
+
+class FileTransfer(InFlight[int]):
+    """Represents a transfer between a file and memory; its value is the number of bytes that it has moved."""
+
+    __slots__ = ()
+
+    _path: FilePath
+
+    def result(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the number of bytes."""
+        return self._outcome(timeout)
+
+    def _value_of(self, native: Op) -> int:
+        return native.bytes_done
+
+    def _error_of(self, native: Op) -> BaseException:
+        if native.status != Status.FILE_ERROR:
+            return super()._error_of(native)
+        path, done = self._path.filename, native.bytes_done
+        if native.value:
+            return failures.of_errno(native.value, self._kind, path, bytes_done=done)
+        return EndOfFile(
+            f"the file ends before the range does: {path!r}",
+            filename=path,
+            fix="compare offset and length with file.size; or pass short=True, and look at the result",
+            operation=self._kind,
+            bytes_done=done,
+        )

@@ -1,0 +1,94 @@
+"""Iovs: memory on the host and on devices, made ready for files; and what is given back at their end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.storage import Store
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_allocated(store: Store, random_file: Callable[..., np.ndarray], device: str) -> None:
+    there = random_file("data", MIB)
+    with store.open("data").result() as file, store.iov(MIB, device) as iov:
+        assert (iov.nbytes, len(iov), iov.device, iov.is_device) == (MIB, MIB, device, device != "host")
+        assert file.read_into(iov).result(PATIENCE_S) == MIB
+        assert file.read_into(iov[100:200], 5).result(PATIENCE_S) == 100
+        with Options(sim_devices=1).open() as other:
+            found = np.zeros(MIB, np.uint8)
+            other.read(zh.RemoteBuffer.from_bytes(iov.export("r")), found).result(PATIENCE_S)
+            expected = there.copy()
+            expected[100:200] = there[5:105]
+            assert (found == expected).all()
+        if device == "host" and store.engine == "io_uring":
+            assert iov.not_fixed == ""
+        else:
+            assert iov.not_fixed
+        memory = iov.memory
+    with pytest.raises(zh.Closed):
+        memory.share("r")
+
+
+def test_wrapped(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    there = random_file("data", MIB)
+    array, memory = np.zeros(MIB, np.uint8), store.context.alloc(MIB)
+    with store.open("data").result() as file:
+        for x in (array, memory, memory[:]):
+            iov = store.wrap(x)
+            file.read_into(iov).result(PATIENCE_S)
+            iov.close()
+            iov.close()
+    assert (array == there).all()
+    assert (memory.numpy() == there).all()
+    assert store.context.statistics().pinned == 0
+    memory.close()
+
+
+def test_wrapped_tensor(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    torch = pytest.importorskip("torch")
+    there = random_file("data", 16384)
+    tensor = torch.zeros(4096, dtype=torch.float32)  # few: torch keeps the threads that it starts for many
+    with store.open("data").result() as file, store.wrap(tensor) as iov:
+        file.read_into(iov).result(PATIENCE_S)
+    assert (tensor.view(torch.uint8).numpy() == there).all()
+
+
+def test_memory_that_comes_after(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """Pages that the system kept at hand for one Iov are not taken for another's, at the same address or not."""
+    there = random_file("data", MIB)
+    with store.open("data").result() as file:
+        for _ in range(20):
+            iov = store.iov(MIB)
+            memory = iov.memory
+            assert isinstance(memory, zh.Memory)
+            memory.close()  # beneath the Iov, which goes without close()
+            del iov, memory
+            target = store.context.alloc(MIB)
+            file.read_into(target).result(PATIENCE_S)
+            assert (target.numpy() == there).all()
+            target.close()
+
+
+def test_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="sim:7"):
+        store.iov(MIB, "sim:7")
+    with pytest.raises(ValueError, match="cannot allocate 0 bytes"):
+        store.iov(0)
+    with pytest.raises(TypeError):
+        store.wrap("text")
+    memory = store.context.alloc(MIB)
+    memory.close()
+    with pytest.raises(zh.Closed):
+        store.wrap(memory)

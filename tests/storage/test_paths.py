@@ -1,0 +1,112 @@
+"""Paths: they lead to files beneath the folder of the store, and nowhere else."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+import zerohop as zh
+from zerohop import storage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from zerohop.storage import Store
+
+
+def test_within(store: Store, tmp_path: Path) -> None:
+    store.mkdir("a").result()
+    store.mkdir("/a/b").result()
+    with store.open("a/b/file", "x").result() as file:
+        assert file.size == 0
+        file.truncate(10).result()
+        assert file.size == 10
+    (tmp_path / "link").symlink_to("a/b/file")
+    for path in ("a/b/file", "/a/b/file", "a/../a/b/file", "link", "./link"):
+        assert store.stat(path).result().st_size == 10
+    assert sorted(store.listdir().result()) == ["a", "link"]
+    assert store.listdir("a").result() == ["b"]
+    store.rename("a/b/file", "a/other").result()
+    assert store.listdir("a/b").result() == []
+    store.unlink("a/other").result()
+    store.rmdir("a/b").result()
+    assert store.listdir("a").result() == []
+
+
+def test_out_of_it(store: Store, tmp_path: Path) -> None:
+    secret = tmp_path.parent / "secret"
+    secret.write_text("secret")
+    (tmp_path / "out").symlink_to(secret)
+    (tmp_path / "up").symlink_to("..")
+    (tmp_path / "magic").symlink_to("/proc/self/root")
+    paths = ["../secret", "out", "up/secret", "a/../../secret", "magic/etc/passwd", "..", "up"]
+    for path in paths:
+        for what in (store.open(path), store.stat(path), store.listdir(path)):
+            with pytest.raises(zh.StorageError) as caught:
+                what.result()
+            assert caught.value.errno in (errno.EXDEV, errno.ENOENT)
+    for path in ("../secret", "up/secret"):
+        for change in (store.unlink(path), store.rename(path, "here"), store.mkdir(path + "2"), store.rmdir(path)):
+            with pytest.raises(zh.StorageError, match="leads out of the store"):
+                change.result()
+    with pytest.raises(zh.StorageError, match="leads out of the store"):
+        store.open("../new", "w").result()
+    assert secret.read_text() == "secret"
+    assert not (tmp_path.parent / "new").exists()
+    store.unlink("out").result()  # the link, not what it leads to
+    assert secret.exists()
+
+
+@pytest.mark.parametrize("path", ["", ".", "..", "a/..", "/"])
+def test_no_name(store: Store, path: str) -> None:
+    for what in (store.unlink(path), store.mkdir(path), store.rename(path, "x")):
+        with pytest.raises(zh.StorageError, match=r"Invalid argument|leads out of the store"):
+            what.result()
+
+
+def test_what_is_no_file(store: Store, tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("folder", "pipe"):
+        with pytest.raises(zh.StorageError, match="not a regular file"):
+            store.open(path).result()
+    with pytest.raises(zh.StorageError, match="No such file") as caught:
+        store.open("nothing").result()
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.filename == "nothing"
+    with pytest.raises(zh.StorageError, match="File exists"):
+        store.open("folder", "x").result()
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    for where in (tmp_path / "nothing", tmp_path / "file"):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(zh.StorageError) as caught:
+            storage.open_store(where)
+        assert caught.value.errno in (errno.ENOENT, errno.ENOTDIR)
+    with pytest.raises(TypeError, match="the path of a folder"):
+        storage.open_store(b"/tmp")  # type: ignore[arg-type]  # what the test is about
+    with pytest.raises(ValueError, match='engine is "auto" or "threads"'):
+        storage.open_store(tmp_path, engine="fast")  # type: ignore[arg-type]  # what the test is about
+
+
+def test_a_hole_is_punched(store: Store, tmp_path: Path) -> None:
+    import numpy as np
+
+    (tmp_path / "data").write_bytes(b"x" * 16384)
+    with store.open("data", "r+").result() as file:
+        file.punch_hole(4096, 8192).result()
+        file.fsync().result()
+        assert file.size == 16384
+        found = np.zeros(16384, np.uint8)
+        file.read_into(found).result()
+        assert not found[4096:12288].any()
+        assert (found[:4096] == ord("x")).all()
+        with pytest.raises(zh.StorageError, match="Invalid argument"):
+            file.punch_hole(-1, 5).result()
+        with pytest.raises(zh.StorageError, match="Invalid argument"):
+            file.truncate(-1).result()

@@ -1,0 +1,190 @@
+"""Rings: many transfers in a call, each with a result of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.storage import Store
+
+MIB = 1 << 20
+PAGE = 4096
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_each_result_once(store: Store, random_file: Callable[..., np.ndarray], device: str) -> None:
+    there = random_file("data", MIB)
+    ring = store.ring(256)
+    iov = store.iov(MIB, device)
+    pages = np.arange(256)
+    with store.open("data").result() as file:
+        ring.prepare_many(iov, file, pages[::-1] * PAGE, np.full(256, PAGE), pages * PAGE, pages + 1000)
+        with pytest.raises(zh.WouldBlock, match="256 entries"):
+            ring.prepare(iov[:PAGE], file, 0)
+        assert ring.submit() == 256
+        assert ring.submit() == 0
+        done: list[int] = []
+        while len(done) < 256:
+            done += [
+                each.userdata for each in ring.wait(100, 10, PATIENCE_S) if each.error is None and each.result == PAGE
+            ]
+        assert sorted(done) == list(pages + 1000)
+        assert ring.wait(timeout=PATIENCE_S) == []
+    found = np.zeros(MIB, np.uint8)
+    store.context.read(iov.memory.share("r"), found).result(PATIENCE_S)
+    assert (found.reshape(256, PAGE) == there.reshape(256, PAGE)[::-1]).all()
+    iov.close()
+
+
+def test_results_tell_what_happened(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    random_file("data", MIB)
+    target = np.zeros(2 * PAGE, np.uint8)
+    with store.open("data").result() as file:
+        ring = store.ring(8)
+        ring.prepare(target, file, MIB - PAGE, 1)
+        ring.prepare(target, file, 5 * MIB, 2)
+        ring.prepare(target[:0], file, 0, 3)
+        ring.submit()
+        found = {each.userdata: each for each in ring.wait(min_results=3, timeout=PATIENCE_S)}
+        assert (found[1].result, found[2].result, found[3].result) == (PAGE, 0, 0)
+        assert all(each.error is None for each in found.values())
+        with pytest.raises(zh.StorageError, match='opened with mode "r"'):
+            store.ring(8, for_read=False).prepare(target, file, 0)
+        with pytest.raises(ValueError, match="does not lie within the 8192 bytes"):
+            ring.prepare_many(target, file, [0], [PAGE], [PAGE + 1])
+        with pytest.raises(ValueError, match="1 offsets, 2 lengths"):
+            ring.prepare_many(target, file, [0], [1, 2], [0])
+
+
+def test_writing(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    source = np.random.default_rng(3).integers(0, 256, MIB, dtype=np.uint8)
+    ring = store.ring(16, for_read=False)
+    with store.open("new", "w").result() as file:
+        for i in range(16):
+            ring.prepare(source[i * 65536 : (i + 1) * 65536], file, (15 - i) * 65536, i)
+        ring.submit()
+        results = ring.wait(min_results=16, timeout=PATIENCE_S)
+        assert sorted(each.userdata for each in results) == list(range(16))
+        assert {each.result for each in results} == {65536}
+        back = np.zeros(MIB, np.uint8)
+        file.read_into(back).result(PATIENCE_S)
+    assert (back.reshape(16, -1) == source.reshape(16, -1)[::-1]).all()
+
+
+def test_a_failure_is_its_own(store: Store) -> None:
+    """An error of one transfer is its result, and the others go on."""
+    import resource
+    import signal
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    ring = store.ring(4, for_read=False)
+    source = np.ones(PAGE, np.uint8)
+    with store.open("new", "w").result() as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, before[1]))
+        try:
+            ring.prepare(source, file, 0, 1)
+            ring.prepare(source, file, PAGE, 2)
+            ring.submit()
+            found = {each.userdata: each for each in ring.wait(min_results=2, timeout=PATIENCE_S)}
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+    assert found[1].error is None
+    error = found[2].error
+    assert isinstance(error, zh.StorageError)
+    assert error.errno == errno.EFBIG
+
+
+def test_awaited(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    there = random_file("data", MIB)
+    target = np.zeros(MIB, np.uint8)
+
+    async def work() -> None:
+        ring = store.ring(64)
+        with await store.open("data") as file:
+            for i in range(64):
+                ring.prepare(target[i * 16384 : (i + 1) * 16384], file, i * 16384, i)
+            ring.submit()
+            results = await ring.results(min_results=64, timeout=PATIENCE_S)
+            assert sorted(each.userdata for each in results) == list(range(64))
+            assert await ring.results() == []
+
+    asyncio.run(work())
+    assert (target == there).all()
+
+
+def test_many_threads(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    there = random_file("data", MIB)
+    errors: list[BaseException] = []
+    with store.open("data").result() as file:
+
+        def work(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            ring, target = store.ring(32), np.zeros(32 * 1000, np.uint8)
+            try:
+                for _ in range(20):
+                    offsets = rng.integers(0, MIB - 1000, 32)
+                    ring.prepare_many(target, file, offsets, np.full(32, 1000), np.arange(32) * 1000)
+                    ring.submit()
+                    assert len(ring.wait(min_results=32, timeout=PATIENCE_S)) == 32
+                    for i, offset in enumerate(offsets):
+                        assert (target[i * 1000 : (i + 1) * 1000] == there[offset : offset + 1000]).all()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert not errors
+
+
+def test_memory_stays_until_the_end(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """What is under way keeps the memory, whoever else drops it."""
+    there = random_file("data", MIB)
+    ring = store.ring(4)
+    memory = store.context.alloc(MIB)
+    shown = memory.numpy()
+    file = store.open("data").result()
+    ring.prepare(memory, file, 0, 5)
+    ring.submit()
+    memory.close()
+    file.close()
+    (result,) = ring.wait(timeout=PATIENCE_S)
+    assert (result.userdata, result.result) == (5, MIB)
+    assert (shown == there).all()
+
+
+def test_a_wait_has_a_limit(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """Results that cannot come are not waited for, and the end of the ring and of the store ends everything."""
+    random_file("data", MIB)
+    ring = store.ring(4)
+    began = time.monotonic()
+    assert ring.wait(min_results=4, timeout=PATIENCE_S) == []
+    assert time.monotonic() - began < PATIENCE_S
+    target = np.zeros(PAGE, np.uint8)
+    with store.open("data").result() as file:
+        ring.prepare(target, file, 0)
+        ring.close()
+        ring.close()
+        for refused in (ring.submit, lambda: ring.prepare(target, file, 0)):
+            with pytest.raises(zh.Closed, match="the Ring is closed"):
+                refused()
+        other = store.ring(4)
+        store.close()
+        with pytest.raises(zh.Closed, match="the Store is closed"):
+            other.wait()
