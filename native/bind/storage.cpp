@@ -140,8 +140,14 @@ bool post_to_ring(const PyRing& self, const PyOpenFile& file, const PyRegion& re
         return false;
     }
     const Released release;
-    if (const Outcome outcome = held.queue->post(file.file, memory, write, std::move(ranges), self.ring);
-        !outcome.ok()) {
+    Outcome outcome;
+    try {
+        outcome = held.queue->post(file.file, memory, write, std::move(ranges), self.ring);
+    } catch (...) { // whatever it is, such as no memory: nothing has begun
+        self.ring->release(count);
+        throw;
+    }
+    if (!outcome.ok()) {
         self.ring->release(count);
         throw NativeError(outcome, "");
     }

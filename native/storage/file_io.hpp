@@ -23,7 +23,8 @@ struct Job {
 
 struct Result {
     uint64_t number = 0;
-    int32_t value = 0; // bytes, or a negative errno
+    int32_t value = 0;    // bytes, or a negative errno
+    bool refused = false; // the system refuses the call itself, as a sandbox does, and not this job
 };
 
 // One thread at a time calls add(), submit(), reap(), fix() and unfix(); any thread the rest.

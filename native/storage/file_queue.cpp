@@ -4,6 +4,8 @@
 #include <array>
 #include <cerrno>
 #include <mutex>
+#include <new>
+#include <poll.h>
 #include <utility>
 
 namespace zerohop::storage {
@@ -13,6 +15,9 @@ namespace {
 // A copy of the cache's that takes longer is for another thread.
 constexpr uint64_t kSlowCopy = 64ULL << 10;
 constexpr size_t kResults = 64;
+// What reads of a local disk need to end, at most. A queue whose engine was closed in a hurry is reaped by nobody else.
+constexpr uint64_t kLastWait = 2 * kSecond;
+constexpr int kLastWaitPieceMs = 10;
 constexpr Outcome kFileError{Status::file_error, Reason::none};
 
 // The system may be asked again for what it did not even try.
@@ -35,7 +40,15 @@ FileQueue::FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t stagin
 }
 
 FileQueue::~FileQueue() {
-    if (!idle()) {
+    for (const uint64_t limit = now_ns() + kLastWait; !is_done() && now_ns() < limit;) {
+        pollfd results{io_.fd(), POLLIN, 0};
+        if (!abandoned_ && copies_.load(std::memory_order_relaxed) == 0) {
+            ::poll(&results, 1, kLastWaitPieceMs);
+        }
+        const std::lock_guard lock(lock_);
+        (void)look();
+    }
+    if (!is_done()) {
         // The system or a device still uses the memory, which stays pinned for good.
         [[maybe_unused]] const InUse* const left = in_use_.release();
     }
@@ -67,8 +80,12 @@ Outcome FileQueue::post(const std::shared_ptr<OpenFile>& file, const std::shared
         batch->fixed = *fixed;
     }
     waiting_.push_back(std::move(batch));
-    issue();
-    (void)look(); // what the cache had is there already
+    try {
+        issue();
+        (void)look(); // what the cache had is there already
+    } catch (const std::bad_alloc&) {
+        unsent_.store(true, std::memory_order_release); // the poller goes on with it
+    }
     return {};
 }
 
@@ -92,7 +109,8 @@ void FileQueue::unfix(const Region& region) {
 }
 
 bool FileQueue::poll() {
-    if (under_way_.load(std::memory_order_acquire) == 0 || !lock_.try_lock()) {
+    if ((under_way_.load(std::memory_order_acquire) == 0 && !unsent_.load(std::memory_order_acquire)) ||
+        !lock_.try_lock()) {
         return false;
     }
     const std::lock_guard lock(lock_, std::adopt_lock);
@@ -117,7 +135,7 @@ bool FileQueue::look() {
 
 Backlog FileQueue::backlog() const {
     Backlog backlog;
-    backlog.ready = under_way_.load(std::memory_order_acquire) != 0 && (io_.ready() || unsent_.load());
+    backlog.ready = io_.ready() || unsent_.load(std::memory_order_acquire);
     backlog.in_device = copies_.load(std::memory_order_acquire) != 0;
     backlog.look_in_ns = backlog.in_device ? kDeviceInterval : UINT64_MAX;
     return backlog;
@@ -136,10 +154,11 @@ void FileQueue::close(Outcome outcome) {
 }
 
 bool FileQueue::idle() const {
-    return is_closed_.load(std::memory_order_acquire) && under_way_.load(std::memory_order_acquire) == 0;
+    return is_closed_.load(std::memory_order_acquire) && is_done();
 }
 
 void FileQueue::abandon() {
+    abandoned_ = true;
     io_.abandon();
 }
 
@@ -235,6 +254,10 @@ void FileQueue::take_result(const Result& result) {
         fail(transfer, closed_.value_or(Outcome{Status::cancelled, Reason::user}), 0);
         return finish_piece(result.number);
     }
+    if (result.refused) {
+        fail(transfer, {Status::unsupported, Reason::not_allowed}, 0);
+        return finish_piece(result.number);
+    }
     if (result.value == -EINVAL && piece.past_cache) {
         batch.file->refuse_direct();
         piece.refused = true;
@@ -273,7 +296,12 @@ void FileQueue::copy(size_t number, bool to_device) {
     }
     const accel::CopySegment segment{to_device ? device : host, to_device ? host : device,
                                      to_device ? piece.done : piece.nbytes};
-    piece.copy = stream->copy({&segment, 1});
+    try {
+        piece.copy = stream->copy({&segment, 1});
+    } catch (const std::bad_alloc&) {
+        fail(transfer, {Status::no_memory, Reason::out_of_memory}, 0);
+        return finish_piece(number);
+    }
     copying_.push_back(number);
     copies_.fetch_add(1, std::memory_order_release);
 }

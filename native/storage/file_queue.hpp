@@ -113,6 +113,7 @@ private:
         bool refused = false; // the file system has refused this piece past the cache
     };
 
+    [[nodiscard]] bool is_done() const { return abandoned_ || under_way_.load(std::memory_order_acquire) == 0; }
     [[nodiscard]] bool look();
     void issue();
     [[nodiscard]] bool begin_piece(const std::shared_ptr<Batch>& batch, Transfer& transfer, size_t index);
@@ -148,6 +149,7 @@ private:
     std::atomic<size_t> copies_{0};
     std::atomic<bool> unsent_{false};
     std::atomic<bool> is_closed_{false};
+    bool abandoned_ = false; // this is a forked child: the parent has what is under way
 };
 
 } // namespace zerohop::storage

@@ -7,6 +7,7 @@ namespace zerohop::storage {
 
 bool FixedBuffers::add(const std::shared_ptr<Region>& region, std::string& why) {
     if (of(region) != nullptr) {
+        ++fixed_.at(region.get()).users;
         return true;
     }
     std::vector<int> buffers;
@@ -23,6 +24,12 @@ bool FixedBuffers::add(const std::shared_ptr<Region>& region, std::string& why) 
 }
 
 void FixedBuffers::remove(const Region* region) {
+    if (const auto found = fixed_.find(region); found != fixed_.end() && --found->second.users == 0) {
+        forget(region);
+    }
+}
+
+void FixedBuffers::forget(const Region* region) {
     if (const auto found = fixed_.find(region); found != fixed_.end()) {
         for (const int buffer : found->second.buffers) {
             io_.unfix(buffer);
@@ -38,7 +45,7 @@ const std::vector<int>* FixedBuffers::of(const std::shared_ptr<Region>& region) 
     }
     const std::weak_ptr<Region>& known = found->second.region;
     if (known.owner_before(region) || region.owner_before(known)) {
-        remove(region.get());
+        forget(region.get());
         return nullptr;
     }
     return &found->second.buffers;

@@ -17,7 +17,8 @@ class FixedBuffers {
 public:
     explicit FixedBuffers(FileIo& io) : io_(io) {}
 
-    // Fixes a region, which is pinned meanwhile; false, and `why`, if that cannot be.
+    // Fixes a region, which is pinned meanwhile; false, and `why`, if that cannot be. It stays fixed until remove() has
+    // been called as often as this.
     [[nodiscard]] bool add(const std::shared_ptr<Region>& region, std::string& why);
     void remove(const Region* region);
     // Returns the buffers of a region, each of kBytes but the last; null if it was not fixed.
@@ -26,11 +27,14 @@ public:
     [[nodiscard]] static int find(const std::vector<int>& buffers, uint64_t offset, uint64_t nbytes);
 
 private:
+    void forget(const Region* region);
+
     static constexpr uint64_t kBytes = 1ULL << 30; // the most that the system takes as one
 
     struct Fixed {
         std::weak_ptr<Region> region; // another one may lie where a region was that has gone
         std::vector<int> buffers;
+        int users = 1;
     };
     FileIo& io_;
     std::unordered_map<const Region*, Fixed> fixed_;

@@ -37,29 +37,39 @@ void Ring::release(size_t count) {
 
 void Ring::ended(uint64_t userdata, const Ended& ended) {
     const int64_t result = ended.error != 0 ? -ended.error : static_cast<int64_t>(ended.nbytes);
-    OpRef waiter;
-    {
-        const std::lock_guard lock(lock_);
-        done_.push_back({.userdata = userdata, .result = result, .outcome = ended.outcome});
-        ready_.store(done_.size(), std::memory_order_release);
-        if (waiter_ && enough(awaited_)) {
-            waiter.swap(waiter_);
+    std::unique_lock lock(lock_);
+    done_.push_back({.userdata = userdata, .result = result, .outcome = ended.outcome});
+    ready_.store(done_.size(), std::memory_order_release);
+    end_waiters(lock);
+}
+
+// Ends the operations that wait for no more than there is, outside the lock, and wakes threads that wait.
+void Ring::end_waiters(std::unique_lock<SpinLock>& lock) {
+    std::erase_if(waiters_, [](const Waiter& each) { return each.op->done(); }); // its deadline has passed
+    while (true) {
+        const auto found =
+            std::find_if(waiters_.begin(), waiters_.end(), [&](const Waiter& each) { return enough(each.results); });
+        if (found == waiters_.end()) {
+            break;
         }
+        const OpRef op = std::move(found->op);
+        waiters_.erase(found);
+        lock.unlock();
+        host_.finish(op, {});
+        lock.lock();
     }
-    if (waiter) {
-        host_.finish(waiter, {});
-    } else {
-        host_.wake_waiters(); // a thread may wait for results
-    }
+    lock.unlock();
+    host_.wake_waiters();
 }
 
 size_t Ring::take(std::span<Completion> completions) {
-    const std::lock_guard lock(lock_);
+    std::unique_lock lock(lock_);
     const size_t found = std::min(completions.size(), done_.size());
     std::copy_n(done_.begin(), found, completions.begin());
     done_.erase(done_.begin(), done_.begin() + static_cast<ptrdiff_t>(found));
     used_ -= found;
     ready_.store(done_.size(), std::memory_order_release);
+    end_waiters(lock); // fewer can still come
     return found;
 }
 
@@ -68,19 +78,10 @@ size_t Ring::taken_up() const {
     return used_;
 }
 
-void Ring::end_when(size_t results, OpRef op) {
-    OpRef ended;
-    {
-        const std::lock_guard lock(lock_);
-        waiter_.swap(op); // the one before, if any, is not waited for any more
-        awaited_ = results;
-        if (enough(results)) {
-            ended.swap(waiter_);
-        }
-    }
-    if (ended) {
-        host_.finish(ended, {});
-    }
+void Ring::end_when(size_t results, const OpRef& op) {
+    std::unique_lock lock(lock_);
+    waiters_.push_back({results, op});
+    end_waiters(lock);
 }
 
 } // namespace zerohop::storage

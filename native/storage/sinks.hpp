@@ -9,9 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <vector>
 
 namespace zerohop::storage {
 
@@ -44,7 +45,7 @@ static_assert(sizeof(Completion) == 24);
 // Keeps the results of at most `entries` transfers until they are taken. Any thread.
 class Ring final : public Sink {
 public:
-    Ring(Host& host, size_t entries) : host_(host), entries_(entries) {}
+    Ring(Host& host, size_t entries) : host_(host), entries_(entries) { done_.reserve(entries); }
     // Makes room for that many transfers; false, and nothing is done, if there is not enough.
     [[nodiscard]] bool reserve(size_t count);
     // Gives back what transfers that did not begin had reserved.
@@ -56,21 +57,25 @@ public:
     [[nodiscard]] size_t ready() const { return ready_.load(std::memory_order_acquire); }
     // Returns the transfers that have begun, and whose results were not taken.
     [[nodiscard]] size_t taken_up() const;
-    // Ends `op` once that many results are there, or all that can still come.
-    void end_when(size_t results, OpRef op);
+    // Ends `op` once that many results are there, or all that can still come. Several operations may wait.
+    void end_when(size_t results, const OpRef& op);
     // Drops what has not begun. Results still come.
     void close() { closed_.store(true, std::memory_order_release); }
 
 private:
+    void end_waiters(std::unique_lock<SpinLock>& lock);
     [[nodiscard]] bool enough(size_t results) const { return done_.size() >= std::min(results, used_); }
 
     Host& host_;
     const size_t entries_;
     mutable SpinLock lock_;
     size_t used_ = 0;
-    std::deque<Completion> done_;
-    size_t awaited_ = 0;
-    OpRef waiter_;
+    std::vector<Completion> done_; // has room for all, so that no end of a transfer needs memory
+    struct Waiter {
+        size_t results;
+        OpRef op;
+    };
+    std::vector<Waiter> waiters_;
     std::atomic<size_t> ready_{0};
     std::atomic<bool> closed_{false};
 };

@@ -3,10 +3,12 @@
 
 #ifdef ZEROHOP_URING
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <liburing.h>
+#include <utility>
 #include <vector>
 
 namespace zerohop::storage {
@@ -15,7 +17,10 @@ namespace {
 
 class Uring final : public FileIo {
 public:
-    explicit Uring(unsigned depth) : depth_(depth) {}
+    explicit Uring(unsigned depth) : depth_(depth) {
+        unsent_.reserve(depth);
+        refused_.reserve(depth);
+    }
     Uring(const Uring&) = delete;
     Uring& operator=(const Uring&) = delete;
     ~Uring() override {
@@ -24,20 +29,37 @@ public:
         }
     }
 
-    // Returns 0, or a negative errno.
-    int open() {
-        const int error = io_uring_queue_init(depth_, &ring_, 0);
-        if (error == 0) {
-            open_ = true;
-            io_uring_ring_dontfork(&ring_);
+    // Throws nothing; returns the call that the system refuses, and its negative errno, or 0.
+    std::pair<const char*, int> open() {
+        int error = io_uring_queue_init(depth_, &ring_, 0);
+        if (error != 0) {
+            return {"io_uring_setup", error};
         }
-        return error;
+        open_ = true;
+        io_uring_ring_dontfork(&ring_);
+        // A sandbox may allow the set-up alone.
+        io_uring_prep_nop(io_uring_get_sqe(&ring_));
+        error = io_uring_submit_and_wait(&ring_, 1);
+        if (error < 0) {
+            return {"io_uring_enter", error};
+        }
+        io_uring_cqe* entry = nullptr;
+        if (io_uring_peek_cqe(&ring_, &entry) == 0) {
+            io_uring_cqe_seen(&ring_, entry);
+            taken_.store(1, std::memory_order_relaxed);
+        }
+        return {"", 0};
     }
 
     const char* name() const override { return "io_uring"; }
     size_t depth() const override { return depth_; }
 
     void add(const Job& job) override {
+        if (refusal_ != 0) {
+            refuse(job.number);
+            return;
+        }
+        unsent_.push_back(job.number);
         io_uring_sqe* const entry = io_uring_get_sqe(&ring_); // there is one, as the queue is as long as the depth
         if (job.write && job.buffer >= 0) {
             io_uring_prep_write_fixed(entry, job.fd, job.data, job.nbytes, job.offset, job.buffer);
@@ -55,22 +77,34 @@ public:
     }
 
     bool submit() override {
-        while (io_uring_sq_ready(&ring_) != 0) {
-            if (io_uring_submit(&ring_) <= 0) { // it lacks memory for now, or was interrupted
-                return false;
+        while (!unsent_.empty()) {
+            const int sent = io_uring_submit(&ring_);
+            if (sent == -EINTR || sent == -EAGAIN || sent == -EBUSY || sent == -ENOMEM || sent == 0) {
+                return false; // it lacks memory for now, or was interrupted
             }
+            if (sent < 0) { // from now on, as what is in the ring must never reach the system any more
+                refusal_ = sent;
+                std::for_each(unsent_.begin(), unsent_.end(), [&](uint64_t number) { refuse(number); });
+                unsent_.clear();
+                return true;
+            }
+            unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
         }
         return true;
     }
 
     size_t reap(std::span<Result> results) override {
-        size_t found = 0;
+        const size_t refused = std::min(results.size(), refused_.size());
+        std::copy_n(refused_.begin(), refused, results.begin());
+        refused_.erase(refused_.begin(), refused_.begin() + static_cast<ptrdiff_t>(refused));
+        any_refused_.store(!refused_.empty(), std::memory_order_release);
+        size_t found = refused;
         io_uring_cqe* entry = nullptr;
         while (found < results.size() && io_uring_peek_cqe(&ring_, &entry) == 0) {
-            results[found++] = {entry->user_data, entry->res};
+            results[found++] = {entry->user_data, entry->res, false};
             io_uring_cqe_seen(&ring_, entry);
         }
-        taken_.fetch_add(static_cast<unsigned>(found), std::memory_order_relaxed);
+        taken_.fetch_add(static_cast<unsigned>(found - refused), std::memory_order_relaxed);
         return found;
     }
 
@@ -107,12 +141,18 @@ public:
     int fd() const override { return ring_.ring_fd; }
     // liburing's own function reads what reap() writes.
     bool ready() const override {
-        return io_uring_smp_load_acquire(ring_.cq.ktail) != taken_.load(std::memory_order_relaxed);
+        return any_refused_.load(std::memory_order_acquire) ||
+               io_uring_smp_load_acquire(ring_.cq.ktail) != taken_.load(std::memory_order_relaxed);
     }
     void abandon() override { open_ = false; } // the rings are not mapped in the child
 
 private:
     static constexpr int kBuffers = 1024;
+
+    void refuse(uint64_t number) {
+        refused_.push_back({number, refusal_, true});
+        any_refused_.store(true, std::memory_order_release);
+    }
 
     // Returns a negative errno if the system refuses.
     int change(int buffer, std::byte* data, size_t nbytes) {
@@ -124,6 +164,10 @@ private:
     const unsigned depth_;
     bool open_ = false;
     std::atomic<unsigned> taken_{0};
+    std::vector<uint64_t> unsent_; // the numbers of the jobs that the system has not taken yet
+    int refusal_ = 0;              // a negative errno, once the system takes no jobs any more
+    std::vector<Result> refused_;
+    std::atomic<bool> any_refused_{false};
     bool table_ = false; // of fixed buffers
     std::vector<int> free_;
     io_uring ring_{};
@@ -133,9 +177,9 @@ private:
 
 std::unique_ptr<FileIo> open_uring(unsigned depth, std::string& why) {
     auto made = std::make_unique<Uring>(depth);
-    const int error = made->open();
+    const auto [call, error] = made->open();
     if (error != 0) {
-        why = std::string("io_uring_setup: ") + std::strerror(-error);
+        why = std::string(call) + ": " + std::strerror(-error);
         return nullptr;
     }
     return made;

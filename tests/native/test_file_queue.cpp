@@ -372,3 +372,38 @@ TEST_CASE("files: memory that the system keeps at hand, and another that lies wh
     CHECK(!files.queue->fix(files.side.alloc(100, kSimDevice), why));
     CHECK(why == "the memory is a device's");
 }
+
+TEST_CASE("files: several wait for the results of a ring, each for as many as it wants") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(8192, 1));
+    const auto memory = files.side.alloc(8192);
+    const auto ring = std::make_shared<Ring>(*files.side.engine, 4);
+    const auto waits_for = [&](size_t results) {
+        OpRef op = files.side.engine->operations().create(0);
+        ring->end_when(results, op);
+        return op;
+    };
+    CHECK(waits_for(3)->done()); // nothing can come
+    REQUIRE(ring->reserve(3));
+    REQUIRE(files.queue->post(file.file, memory, false, {{.nbytes = 10}, {.nbytes = 20}, {.nbytes = 30}}, ring).ok());
+    const OpRef one = waits_for(1);
+    const OpRef other = waits_for(1);
+    const OpRef two = waits_for(2);
+    const OpRef all = waits_for(9);
+    CHECK(!one->done());
+    io.end(io.added()[0], 10);
+    CHECK(files.side.wait(one) == kOk);
+    CHECK(files.side.wait(other) == kOk);
+    CHECK(!two->done());
+    io.end(io.added()[1], 20);
+    CHECK(files.side.wait(two) == kOk);
+    CHECK(!all->done());
+    std::array<Completion, 4> taken;
+    CHECK(ring->take(taken) == 2);
+    CHECK(!all->done());
+    io.end(io.added()[2], 30);
+    CHECK(files.side.wait(all) == kOk);
+    CHECK(ring->ready() == 1);
+}

@@ -191,13 +191,7 @@ class TestRefused:
             with pytest.raises(ValueError, match="read-only memory"):
                 file.read_into(readonly)
             with pytest.raises(ValueError, match="negative, or too large"):
-                file.read_into(target, -1)
-            with pytest.raises(ValueError, match="negative, or too large"):
                 file.read_into(target, 2**63 - 1)
-            with pytest.raises(ValueError, match=r"beyond any memory|64 bits"):
-                file.read_into(target, 2**64)
-            with pytest.raises(TypeError, match="offset must be an int"):
-                file.read_into(target, 1.5)  # type: ignore[arg-type]  # what the test is about
             with pytest.raises(ValueError, match="different lengths"):
                 file.read_many(target, [0], [0, 1], [1])
             for at, length in ((MIB, 1), (-1, 1), (0, MIB + 1), (0, -1)):

@@ -107,6 +107,4 @@ def test_a_hole_is_punched(store: Store, tmp_path: Path) -> None:
         assert not found[4096:12288].any()
         assert (found[:4096] == ord("x")).all()
         with pytest.raises(zh.StorageError, match="Invalid argument"):
-            file.punch_hole(-1, 5).result()
-        with pytest.raises(zh.StorageError, match="Invalid argument"):
-            file.truncate(-1).result()
+            file.punch_hole(0, 0).result()

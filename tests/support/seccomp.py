@@ -54,6 +54,8 @@ NUMBERS: Final = {
     "socketpair": [(53, 199)],
     "unlink": [(87, 0), (263, 35)],
 }
+# Calls that files alone need.
+OF_FILES: Final = {"io_uring_enter": [(426, 426)], "io_uring_setup": [(425, 425)], "openat2": [(437, 437)]}
 
 
 class _Program(ctypes.Structure):
@@ -64,7 +66,7 @@ def forbid(call: str, error: int = errno.EPERM, *, everywhere: bool = False) -> 
     """Let the call fail with this error, for good: for this thread and those that it starts, or for all threads."""
     column, seccomp = {"x86_64": (0, 317), "aarch64": (1, 277)}[platform.machine()]
     steps = [(_LOAD, 0, 0, 0)]
-    for numbers in NUMBERS[call]:
+    for numbers in {**NUMBERS, **OF_FILES}[call]:
         if numbers[column]:
             steps += [(_JUMP_IF_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERRNO | error)]
     steps.append((_RETURN, 0, 0, _ALLOW))

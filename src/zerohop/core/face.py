@@ -36,7 +36,7 @@ from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.posting import prepare
 from zerohop.core.transfers.transfer import index_array, transfer
-from zerohop.errors import PeerLost, from_native
+from zerohop.errors import PeerLost, from_native, too_many_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -177,6 +177,8 @@ class Face(AsyncCloseable):
             return FileQueue(self._core.engine, depth, threads, staging_bytes, uring)
         except NativeError as error:
             raise from_native(*error.args, operation="open_store") from None
+        except OSError:  # a thread that cannot be started
+            raise too_many_threads("open_store") from None
 
     def _defer(self, kind: str, deadline_ns: int, work: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
         """Return an Operation whose value is that of a coroutine, which the control thread runs."""

@@ -49,12 +49,17 @@ def open_beneath(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
         if error not in (errno.EAGAIN, errno.EINTR):
             break
     if error == errno.ENOSYS:
-        raise Unsupported(
-            "the system has no openat2, which keeps paths within the store, or a sandbox refuses it",
-            fix="use Linux 5.6 or later; in a container, a seccomp profile that allows openat2",
-            operation="open",
-        )
+        raise refused()
     raise OSError(error, os.strerror(error), path)
+
+
+def refused() -> Unsupported:
+    """Return the error for a system that has no openat2, or a sandbox that refuses it."""
+    return Unsupported(
+        "the system has no openat2, which keeps paths within the store, or a sandbox refuses it",
+        fix="use Linux 5.6 or later; in a container, a seccomp profile that allows openat2",
+        operation="open",
+    )
 
 
 def parent_of(folder: int, path: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from zerohop.errors import StorageError, ZerohopError, from_os, out_of_descripto
 _FIXES: Final = {
     errno.ENOENT: "check the path, which counts from the folder of the store",
     errno.EACCES: "check owner and mode of the file and of the folders above it",
-    errno.EPERM: "check owner and mode of the file and of the folders above it",
+    errno.EPERM: "check owner, mode and attributes of the file; in a container, whether its sandbox allows the call",
     errno.EXDEV: "name a file beneath the folder of the store; a link may not lead out of it",
     errno.ELOOP: "name a file beneath the folder of the store; links into /proc are refused, and so are endless ones",
     errno.ENOSPC: "free space on the file system, or write less",
@@ -20,9 +20,10 @@ _FIXES: Final = {
     errno.EROFS: "mount the file system for writing",
     errno.EBADF: 'open the file for this: mode "r" reads, "w" and "x" write, "r+" does both',
     errno.EISDIR: "name a file, not a folder",
-    errno.EEXIST: 'open it with mode "r+" or "w", or remove it first',
-    errno.EINVAL: "check offset, length and path",
 }
+# The fixes of opening a file, which are of no use for folders.
+_OF_OPENING: Final = {errno.EEXIST: 'open it with mode "r+" or "w", or remove it first'}
+_ON_NAMES: Final = ("unlink", "mkdir", "rmdir", "rename")
 
 
 def of_errno(
@@ -36,10 +37,18 @@ def of_errno(
         f"{text}: {path!r}" if path else text,
         errno=number,
         filename=path,
-        fix=fix or _FIXES.get(number, ""),
+        fix=fix or _fix_of(number, operation),
         operation=operation,
         bytes_done=bytes_done,
     )
+
+
+def _fix_of(number: int, operation: str) -> str:
+    if number == errno.EINVAL and operation in _ON_NAMES:
+        return "name a file or folder beneath the folder of the store"
+    if operation == "open" and number in _OF_OPENING:
+        return _OF_OPENING[number]
+    return _FIXES.get(number, "")
 
 
 def of_os(error: OSError, operation: str, path: str) -> ZerohopError:

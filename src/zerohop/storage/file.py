@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import stat
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-
 from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag
-from zerohop.errors import Closed
+from zerohop.errors import Closed, out_of_descriptors
 from zerohop.shown import shown
 from zerohop.storage.beneath import open_beneath
 from zerohop.storage.failures import of_errno
+from zerohop.storage.numbers import byte_number
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,14 +38,15 @@ _NEVER, _AUTOMATIC, _ALWAYS = range(3)
 # Offset and length must be multiples of this where a file system does not say of what (all known ones take less).
 _PAGE: Final = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
-# A path that is no regular file must not block. For regular ones io_uring takes O_NONBLOCK for a promise that bytes in
-# memory can be had at once; on tmpfs, which does not say so itself, that saves a hand-over to another thread each time.
+# A path that is no regular file must not block.
 _NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
+# f_type of tmpfs in struct statfs.
+_TMPFS: Final = 0x01021994
 
 
 def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None) -> File:
     """Do Store.open."""
-    if mode not in _FLAGS:
+    if mode not in tuple(_FLAGS):  # not in the dict: the argument may be what cannot be a key
         raise ValueError(f'mode is "r", "r+", "w" or "x", not {shown(mode)}')
     if direct is not None:
         check_flag("direct", direct)
@@ -55,8 +56,13 @@ def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | No
         _check_regular(fd, path)
         if mode == "w":
             os.ftruncate(fd, 0)
+        # io_uring takes O_NONBLOCK for a promise that no read blocks. On tmpfs, which says no such thing itself, it
+        # saves a hand-over to another thread each time. Elsewhere the call that begins a read would block.
+        at_once = os.O_NONBLOCK if _is_tmpfs(fd) else 0
+        if not at_once:
+            os.set_blocking(fd, True)
         if direct is not False:
-            past_cache = _without_cache(fd, _FLAGS[mode] & os.O_ACCMODE)
+            past_cache = _without_cache(fd, _FLAGS[mode] & os.O_ACCMODE | at_once)
         how = _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
         native = OpenFile(fd, past_cache, _PAGE, how)
     except BaseException:
@@ -74,12 +80,25 @@ def _check_regular(fd: int, path: str) -> None:
         )
 
 
-def _without_cache(fd: int, access: int) -> int:
+@functools.cache
+def _fstatfs() -> Any:
+    return ctypes.CDLL(None).fstatfs
+
+
+def _is_tmpfs(fd: int) -> bool:
+    function = _fstatfs()
+    facts = (ctypes.c_long * 64)()  # more than a struct statfs has, and its first field is a long
+    return bool(function(fd, facts) == 0 and facts[0] == _TMPFS)
+
+
+def _without_cache(fd: int, flags: int) -> int:
     """Return another descriptor of the same file, which goes past the page cache; -1 if its file system has none."""
     try:
         # By the descriptor, not by the path, which may lead to another file by now.
-        return os.open(f"/proc/self/fd/{fd}", access | os.O_DIRECT | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if out_of_descriptors(error):
+            raise
         return -1
 
 
@@ -185,6 +204,7 @@ class File:
     def truncate(self, size: int) -> Operation[None]:
         """Cut the file, or lengthen it with a hole, to ``size`` bytes; errors as those of ``write_from``."""
         native = self.native()  # which keeps the descriptor open meanwhile
+        size = byte_number("size", size)
         return self.store.at_once("truncate", self.path, lambda: os.ftruncate(native.fd, size))
 
     def fsync(self) -> Operation[None]:
@@ -196,9 +216,11 @@ class File:
         """Give the blocks of a range back to the file system; it reads as zeros, and the size stays as it is.
 
         Raises:
+            ValueError, TypeError: an argument makes no sense.
             StorageError: as ``write_from``; EOPNOTSUPP if the file system cannot do that.
         """
         native = self.native()  # which keeps the descriptor open meanwhile
+        offset, nbytes = byte_number("offset", offset), byte_number("nbytes", nbytes)
         return self.store.at_once("punch_hole", self.path, lambda: _punch_hole(native.fd, offset, nbytes, self.path))
 
     def close(self) -> None:
@@ -232,9 +254,8 @@ class File:
         self, kind: str, x: Local | Iov, offset: int, timeout: float | None, *, short: bool = False
     ) -> Operation[int]:
         view = self.store.memory_of(x)
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-            raise TypeError(f"offset must be an int, not {type(offset).__name__}")
-        return self._transfer(kind, view, ((int(offset),), (0,), (view.nbytes,)), timeout, short=short)
+        places = (byte_number("offset", offset),), (0,), (view.nbytes,)
+        return self._transfer(kind, view, places, timeout, short=short)
 
     def _transfer(
         self,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Iov(Closeable):
     """Holds a range of registered memory that files are read into and written from, many times.
 
-    The system keeps the pages of host memory at hand until ``close``, which saves it a good part of the work of each
-    transfer. An Iov stands wherever a Memory may, and slices of it are Views: ``iov[a:b]``, in bytes. It is a context
-    manager that closes itself.
+    The system keeps the pages of host memory at hand until the Iov is closed or dropped, which saves it a good part of
+    the work of each transfer. An Iov stands wherever a Memory may, and slices of it are Views: ``iov[a:b]``, in
+    bytes. It is a context manager that closes itself.
 
     Attributes:
         memory: the Memory or View that it is made of.
@@ -66,6 +66,12 @@ class Iov(Closeable):
         self._release()
         if self._owned and isinstance(self.memory, Memory):
             self.memory.close()
+
+    def __del__(self) -> None:
+        # The constructor may have been interrupted.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._release()
 
     def __getitem__(self, key: slice) -> View:
         return self.memory[key]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zerohop._native import Status
 from zerohop.core.face import Explanation, InFlight
-from zerohop.errors import EndOfFile
+from zerohop.errors import DeadlineExceeded, EndOfFile
 from zerohop.storage import failures
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ class FileTransfer(InFlight[int]):
         return native.bytes_done
 
     def _error_of(self, native: Op) -> BaseException:
+        if native.status == Status.DEADLINE:
+            return DeadlineExceeded(
+                f"the deadline passed: {self._path.filename!r}",
+                fix="allow more time with timeout=, or look at why the disk or its server does not answer",
+                operation=self._kind,
+                bytes_done=native.bytes_done,
+            )
         if native.status != Status.FILE_ERROR:
             return super()._error_of(native)
         path, done = self._path.filename, native.bytes_done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,11 +14,12 @@ from zerohop.config.checks import check_flag, check_int
 from zerohop.core.face import index_array, offset_of, region_of
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, from_native
 from zerohop.storage.failures import of_errno
+from zerohop.storage.file import File
+from zerohop.storage.numbers import MOST_BYTES, byte_number
 
 if TYPE_CHECKING:
     from zerohop._native import OpenFile, Region
     from zerohop.core.face import Local, Operation
-    from zerohop.storage.file import File
     from zerohop.storage.file_engine import FileEngine, Offsets
     from zerohop.storage.iov import Iov
 
@@ -94,8 +96,8 @@ class Ring:
             StorageError: the ring writes, and the file was opened for reading.
             Closed: the Ring, the File, the Store or the memory is closed.
         """
-        memory = self.store.memory_of(view)
-        self.prepare_many(memory, file, (offset,), (memory.nbytes,), (0,), (userdata,))
+        memory, number = self.store.memory_of(view), operator.index(userdata)
+        self.prepare_many(memory, file, (byte_number("offset", offset),), (memory.nbytes,), (0,), (number,))
 
     def prepare_many(
         self,
@@ -120,6 +122,8 @@ class Ring:
             WouldBlock, ValueError, TypeError, StorageError, Closed: as ``prepare``.
         """
         self._check()
+        if not isinstance(file, File):
+            raise TypeError(f"file is a File, as Store.open gives it, not {type(file).__name__}")
         native, memory = file.native(), self.store.memory_of(view)
         file.check_access(memory, "prepare", writes=not self.for_read)
         places = index_array(offsets, "offsets")
@@ -132,6 +136,8 @@ class Ring:
             )
         if bool(((starts < 0) | (sizes < 0) | (starts > memory.nbytes - sizes)).any()):
             raise ValueError(f"a range does not lie within the {memory.nbytes} bytes of the memory")
+        if bool(((places < 0) | (places > MOST_BYTES - sizes)).any()):
+            raise ValueError("an offset in the file is negative, or too large")
         arrays = [np.array(places), np.array(starts), np.array(sizes), np.array(numbers)]
         added = _Prepared(native, region_of(memory), (offset_of(memory), memory.nbytes), arrays, (memory, file))
         with self._lock:
@@ -147,21 +153,28 @@ class Ring:
         """Begin all transfers that were added; return their number.
 
         Raises:
-            Closed: the Ring, the Store or its memory is closed. What was added stays added.
+            Closed: the Ring or the Store is closed; or the memory of a transfer is, which is dropped together with
+                those that were added in the same call. All others stay added.
+            MemoryError: there is no memory for it; what was added stays added.
         """
         self._check()
         begun = 0
         with self._lock:
             while self._prepared:
                 each = self._prepared[0]
+                size = each.numbers[0].size
                 try:
-                    self._native.post(each.file, each.region, not self.for_read, *each.part, *each.numbers)
-                except NativeError as error:
+                    room = self._native.post(each.file, each.region, not self.for_read, *each.part, *each.numbers)
+                except (NativeError, ValueError) as error:  # ValueError: the memory is closed, and its region gone
                     self._check()
-                    raise from_native(*error.args, operation="submit") from None
-                del self._prepared[0]
-                begun += each.numbers[0].size
-                self._count -= each.numbers[0].size
+                    self._drop_first(size)
+                    if isinstance(error, NativeError):
+                        raise from_native(*error.args, operation="submit") from None
+                    raise Closed("the memory of a transfer was closed before submit()", operation="submit") from None
+                if not room:
+                    raise WouldBlock("the ring is full", fix="take results with wait()", operation="submit")
+                self._drop_first(size)
+                begun += size
         return begun
 
     def wait(
@@ -188,9 +201,7 @@ class Ring:
 
         A ``result`` is negative where the transfer failed with such an errno, and ``status`` is 0 where it did not.
         """
-        check_int("min_results", min_results, 0)
-        most = self.entries if max_results is None else check_int("max_results", max_results, 1)
-        self.store.check_usable()
+        most = self._most(max_results, min_results)
         self._wait_until(min(min_results, most), timeout)
         return np.frombuffer(self._native.take(most), _RECORD)
 
@@ -198,17 +209,31 @@ class Ring:
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
     ) -> list[Completion]:
         """Return results like ``wait``, for coroutines: the loop goes on meanwhile."""
-        check_int("min_results", min_results, 0)
-        most = self.entries if max_results is None else check_int("max_results", max_results, 1)
-        self.store.check_usable()
-        if self._native.ready < min(min_results, most):
-            await self._enough(min(min_results, most), timeout)
-        return self._completions(np.frombuffer(self._native.take(most), _RECORD))
+        most = self._most(max_results, min_results)
+        deadline = self.store.deadline_of(timeout)
+        while True:
+            if self._native.ready < min(min_results, most):
+                await self._enough(min(min_results, most), deadline)
+            taken = self._native.take(most)
+            # Another task may have taken what this one has waited for.
+            if taken or not min_results or not self._native.taken_up:
+                return self._completions(np.frombuffer(taken, _RECORD))
 
-    def _enough(self, results: int, timeout: float | None) -> Operation[int]:
+    def _most(self, max_results: int | None, min_results: int) -> int:
+        """Return the most results that a call takes."""
+        check_int("min_results", min_results, 0, _MOST_ENTRIES)
+        self.store.check_usable()
+        return self.entries if max_results is None else check_int("max_results", max_results, 1, _MOST_ENTRIES)
+
+    def _drop_first(self, size: int) -> None:
+        """Take the first of what was added away; the caller holds the lock."""
+        del self._prepared[0]
+        self._count -= size
+
+    def _enough(self, results: int, deadline_ns: int) -> Operation[int]:
         """Return an Operation that ends when so many results are there, or all that can still come."""
         try:
-            native = self._native.end_when(results, self.store.deadline_of(timeout))
+            native = self._native.end_when(results, deadline_ns)
         except NativeError as error:
             self._check()
             raise from_native(*error.args, operation="results") from None
@@ -219,7 +244,9 @@ class Ring:
         if not self._closed:
             self._closed = True
             self._native.close()
-            self._prepared.clear()
+            with self._lock:
+                self._prepared.clear()
+                self._count = 0
 
     def _check(self) -> None:
         self.store.check_usable()

@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop.config.checks import check_int
 from zerohop.core.face import Memory, View
+from zerohop.shown import shown
 from zerohop.storage import failures
-from zerohop.storage.beneath import open_beneath, parent_of
+from zerohop.storage.beneath import open_beneath, parent_of, refused
 from zerohop.storage.file import File, Mode, opened
 from zerohop.storage.file_engine import FileEngine
+from zerohop.storage.iov import Iov
 from zerohop.storage.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zerohop.core.face import Context, Local, Operation
-    from zerohop.storage.iov import Iov
 
 _MIB: Final = 1 << 20
 _STAGING_BYTES: Final = 64 * _MIB
+_MOST_STAGING_BYTES: Final = 1 << 40
 _MOST_THREADS: Final = 256
 
 
@@ -81,13 +83,13 @@ class Store(FileEngine):
         settings: dict[str, Any],
     ) -> None:
         """Use ``open_store``."""
-        self.folder = os.fspath(where)
+        self.folder = os.fspath(where) if isinstance(where, os.PathLike) else where
         if not isinstance(self.folder, str):
             raise TypeError(f"where is the path of a folder, as a string or a Path, not {type(self.folder).__name__}")
         if engine not in ("auto", "threads"):
-            raise ValueError(f'engine is "auto" or "threads", not {engine!r}')
+            raise ValueError(f'engine is "auto" or "threads", not {shown(engine)}')
         check_int("threads", threads, 1, _MOST_THREADS)
-        check_int("staging_bytes", staging_bytes, _MIB)
+        check_int("staging_bytes", staging_bytes, _MIB, _MOST_STAGING_BYTES)
         try:
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -95,6 +97,7 @@ class Store(FileEngine):
         self._root_lock = threading.Lock()
         self._close_root = weakref.finalize(self, os.close, self._root)
         try:
+            _check_openat2(self._root)
             super().__init__(
                 ctx, settings, timeout, threads=threads, staging_bytes=staging_bytes, uring=engine == "auto"
             )
@@ -134,15 +137,15 @@ class Store(FileEngine):
         self.check_usable()
         return self.new_iov(self.context.alloc(nbytes, device), owned=True)
 
-    def wrap(self, x: Local) -> Iov:
-        """Make an Iov of memory that is there: a Memory, a View, a tensor or another array.
+    def wrap(self, x: Local | Iov) -> Iov:
+        """Make an Iov of memory that is there: a Memory, a View, a tensor or another array, or another Iov.
 
         Raises:
             TypeError, ValueError, Unsupported, RegistrationFailed: as ``Context.register``.
             Closed: the Store or the memory is closed.
         """
         self.check_usable()
-        return self.new_iov(self.memory_of(x), owned=not isinstance(x, (Memory, View)))
+        return self.new_iov(self.memory_of(x), owned=not isinstance(x, (Memory, View, Iov)))
 
     def ring(self, entries: int, *, for_read: bool = True) -> Ring:
         """Return a Ring for many small reads, or writes, at a time.
@@ -200,12 +203,18 @@ class Store(FileEngine):
         """Rename a file or folder, which replaces a file of the new name; errors as those of ``open``."""
 
         def to_new(parent: int, name: str) -> None:
-            with self._folder() as root:
-                other, new_name = parent_of(root, new)
+            try:
+                with self._folder() as root:
+                    other, new_name = parent_of(root, new)
+            except OSError as error:
+                raise failures.of_os(error, "rename", new) from None
             try:
                 os.rename(name, new_name, src_dir_fd=parent, dst_dir_fd=other)
             finally:
                 os.close(other)
+
+        if not isinstance(new, str):
+            raise TypeError(f"a path is a string, not {type(new).__name__}")
 
         return self._in_parent("rename", old, to_new)
 
@@ -220,8 +229,10 @@ class Store(FileEngine):
             self._leave_context()
             if not self._core.forked:
                 self._queue.close()
-            with self._root_lock:
-                self._close_root()
+                with self._root_lock:
+                    self._close_root()
+            else:
+                self._close_root()  # a thread that this process lacks may have the lock
         self._close_context(timeout)
 
     def __del__(self) -> None:
@@ -265,3 +276,11 @@ class Store(FileEngine):
                 os.close(parent)
 
         return self.at_once(kind, path, work)
+
+
+def _check_openat2(root: int) -> None:
+    """Raise Unsupported where paths cannot be kept within the folder, whose descriptor is given."""
+    try:
+        os.close(open_beneath(root, "", os.O_PATH))
+    except PermissionError:  # of the call itself: the folder is open already
+        raise refused() from None
