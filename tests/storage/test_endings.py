@@ -38,7 +38,7 @@ def test_dropped_iovs_keep_no_pages(store: Store) -> None:
     iovs = [store.iov(4 * MIB) for _ in range(8)]
     for iov in iovs:
         iov.memory.numpy()[:] = 1
-    if store.engine == "io_uring":
+    if not any(iov.not_fixed for iov in iovs):  # a user other than root may pin little
         assert pinned_kib() - before >= 8 * 4 * 1024
     del iovs, iov
     gc.collect()
