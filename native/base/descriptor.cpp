@@ -1,5 +1,7 @@
 #include "base/descriptor.hpp"
 
+#include "base/wake.hpp"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -55,7 +57,7 @@ void Descriptor::ring() const {
         return;
     }
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
+    write_to_wake(fd_, &one, sizeof one);
 }
 
 bool Descriptor::drain() const {

@@ -2,6 +2,7 @@
 
 #include "base/pages.hpp"
 #include "base/status.hpp"
+#include "base/wake.hpp"
 
 #include <array>
 #include <cerrno>
@@ -57,13 +58,12 @@ Descriptor open_bell(int doorbell) {
     return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell (open /proc/self/fd)");
 }
 
-// A pipe that is full rings already.
 void ring_bell(const Descriptor& bell) {
     if (bell.lost()) {
         return;
     }
     const char one = 1;
-    [[maybe_unused]] const ssize_t written = write(bell.get(), &one, sizeof one);
+    write_to_wake(bell.get(), &one, sizeof one);
 }
 
 } // namespace

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -55,6 +56,15 @@ class _Steps:
         return value
 
 
+def report_without_write(error: int, moment: Moment, options: Options, url: str, handles: dict[str, bytes]) -> None:
+    """Do what ``Sandboxed.live_without`` does, refused write(), and tell stdout of the steps by another call."""
+    alone = Sandboxed()
+    alone.context = options.open()
+    steps = alone.live_without("write", error, moment, options, url, handles)
+    os.writev(1, [pickle.dumps(steps)])
+    os._exit(0)
+
+
 class Sandboxed:
     """Mixed into Service."""
 
@@ -67,6 +77,11 @@ class Sandboxed:
     def forbid_everywhere(self, call: str, error: int = errno.EPERM) -> None:
         """Let a system call of any thread fail from now on."""
         seccomp.forbid(call, error, everywhere=True)
+
+    def leave_root(self, path: str) -> None:
+        """Have another root from now on, as a service does that locks itself in."""
+        os.chroot(path)
+        os.chdir("/")
 
     def live_without(
         self, call: str, error: int, moment: Moment, options: Options, url: str, handles: dict[str, bytes]
@@ -112,13 +127,17 @@ def _read(context: zh.Context, there: zh.RemoteBuffer, memory: Any) -> None:
     context.read(there, memory, timeout=LIMIT_S).result()
 
 
-def run_program(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+@overload
+def run_program(program: str, *arguments: str, text: Literal[True] = ...) -> subprocess.CompletedProcess[str]: ...
+@overload
+def run_program(program: str, *arguments: str, text: Literal[False]) -> subprocess.CompletedProcess[bytes]: ...
+def run_program(program: str, *arguments: str, text: bool = True) -> subprocess.CompletedProcess[Any]:
     """Run a program that may import `support`, in a process of its own, which it may then close in."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": str(Path(seccomp.__file__).parents[1])},
         capture_output=True,
-        text=True,
+        text=text,
         timeout=ANSWER_S,
         check=False,
     )

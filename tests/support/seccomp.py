@@ -53,6 +53,7 @@ NUMBERS: Final = {
     "socket": [(41, 198)],
     "socketpair": [(53, 199)],
     "unlink": [(87, 0), (263, 35)],
+    "write": [(1, 64)],
 }
 # Calls that files alone need.
 OF_FILES: Final = {"io_uring_enter": [(426, 426)], "io_uring_setup": [(425, 425)], "openat2": [(437, 437)]}
