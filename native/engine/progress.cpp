@@ -217,7 +217,7 @@ void Engine::take_arrived(Endpoint& endpoint) {
 
 Outcome Engine::lose_dead_peer(Peer& peer) {
     const bool died = peer.presence()->life() == PeerPresence::Life::dead;
-    lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
+    lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::context_closed});
     return peer.state();
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,6 +186,7 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
     12: (StorageError, _Words("the file system refused")),
 }
 _NEW_HANDLE = "ask the owner for a new handle"
+_THERE_AGAIN = "ask the owner for a new handle, once it is there again"
 _SAME_VERSION = "use the same version of zerohop on both sides"
 # Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
@@ -199,8 +201,8 @@ _BY_REASON: dict[int, _Words] = {
     6: _Words("unknown share: the owner has no such memory, or has closed it", _NEW_HANDLE),
     7: _Words("the peer process died", "start it again and ask for a new handle"),
     8: _Words("the peer's heartbeat stopped", "check the network, or allow more with heartbeat="),
-    9: _Words("stream closed: the connection to the peer broke"),
-    10: _Words("lane closed: the link to the peer was closed"),
+    9: _Words("stream closed: the connection to the peer broke", _THERE_AGAIN),
+    10: _Words("lane closed: the link to the peer was closed", _THERE_AGAIN),
     11: _Words("the lane is full: its window is used up", "wait for operations in flight"),
     12: _Words("the peer takes no more notifications or messages for now", "let it receive those it has"),
     13: _Words("truncated: the message is longer than the buffer that it was to go into", "receive into a larger one"),
@@ -245,7 +247,7 @@ _BY_REASON: dict[int, _Words] = {
         "have all of it registered there, or none of it; or take memory from ctx.alloc",
     ),
     36: _Words("its owner, such as a Transport, was closed or aborted"),
-    37: _Words("the peer closed its end, such as its Transport"),
+    37: _Words("the peer closed its end, such as its Transport or its Connection", "connect again"),
     38: _Words(
         "memory gone: bytes of the owner's memory are not there any more; its file was truncated or has no room, or it "
         "was freed",
@@ -285,14 +287,18 @@ _BY_REASON: dict[int, _Words] = {
         "raise the limit: sysctl -w fs.epoll.max_user_watches=1000000",
     ),
 }
+# The words of reasons that mean the peer where the status says that it is lost, and this side otherwise.
+_OF_LOST_PEER: dict[int, _Words] = {20: _Words("the peer closed its Context", _THERE_AGAIN)}
 _NO_WORDS = _Words("")
+# How native code's words end where a chroot or a container has no /proc, and the fix.
+_NO_PROC, _MOUNT_PROC = f"(open /proc/self/fd): {os.strerror(errno.ENOENT)}", "mount -t proc proc /proc"
 # Reasons behind which there may be a limit of this process.
 _OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK, OUT_OF_WATCHES)
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
     """Return the error for a native outcome; ``text`` comes from native code, ``fields`` are those of ZerohopError."""
-    words = _BY_REASON.get(reason, _NO_WORDS)
+    words = (_OF_LOST_PEER.get(reason) if status == PEER_LOST else None) or _BY_REASON.get(reason, _NO_WORDS)
     kind, general = _BY_STATUS.get(status) or _of_unknown(status)
     said = words.reason or general.reason
     if text and text != said:
@@ -300,7 +306,7 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
     hit = limits.behind(reason, text) if reason in _OF_LIMITS and status in (NO_MEMORY, PEER_LOST) else None
     if hit is not None:
         return _of_limit(hit, said, fields)
-    fields.setdefault("fix", words.fix or general.fix)
+    fields.setdefault("fix", _MOUNT_PROC if text.endswith(_NO_PROC) else words.fix or general.fix)
     return kind(said, **fields)
 
 

@@ -209,3 +209,27 @@ def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPee
         assert isinstance(outcomes[2], zh.Closed) or outcomes[2] == -1
 
     run(loop, main())
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize(
+    ("what", "words"), [("Context", "the peer closed its Context"), ("Connection", "the peer closed its end")]
+)
+def test_what_the_peer_of_one_that_closes_is_told(
+    open_context: OpenContext, provider: str, what: str, words: str
+) -> None:
+    """It waits, and hears by the lane that the peer has left in good order: that is no connection that broke."""
+    context, peer = (open_context(Options(providers=(provider,))) for _ in range(2))
+    connection = context.connect(peer.url).result(PATIENCE_S)
+    waiting = [connection.recv(np.zeros(8, np.uint8)) for _ in range(3)]
+    there = peer.accept().result(PATIENCE_S)
+    (peer if what == "Context" else there).close()
+    for operation in waiting:
+        with pytest.raises(zh.PeerLost, match=words) as caught:
+            operation.result(PATIENCE_S)
+        assert caught.value.fix
+    with pytest.raises(zh.PeerLost) as later:
+        connection.send(b"x").result(PATIENCE_S)
+    if what == "Context":
+        assert words in later.value.reason
+        assert later.value.fix == "ask the owner for a new handle, once it is there again"

@@ -265,7 +265,7 @@ TEST_CASE("death: a peer that leaves in order") {
         Other other(side, provider);
         Posted recv = post(side, message(Kind::recv, local, 64));
         other.socket.reset(); // the other process waits for this
-        CHECK(side.wait(recv.op) == Outcome{Status::peer_lost, Reason::stream_closed});
+        CHECK(side.wait(recv.op) == Outcome{Status::peer_lost, Reason::context_closed});
         CHECK(other.reap() == 0);
         side.close();
     }

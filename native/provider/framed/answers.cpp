@@ -185,4 +185,14 @@ void FramedEndpoint::complete(uint32_t ticket) {
     }
 }
 
+// Tells the peer that this side closes the lane in good order, as far as the stream has room: what follows is its end,
+// which a death would show, too. The caller holds the lane's lock.
+void FramedEndpoint::say_goodbye(Reason why) {
+    if (started()) {
+        const FrameHeader header{.kind = FrameKind::leave, .arg = why == Reason::context_closed ? 1U : 0U};
+        const iovec piece{const_cast<FrameHeader*>(&header), sizeof header};
+        [[maybe_unused]] const size_t sent = stream_->send({&piece, 1});
+    }
+}
+
 } // namespace zerohop::framed

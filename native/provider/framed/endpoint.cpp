@@ -212,7 +212,9 @@ void FramedEndpoint::close(Outcome outcome) {
         ending_.reserve(ending_.size() + arrivals_.size());
         outbound_.prepare_clear();
         set_state(outcome);
-        outbound_.clear();
+        if (outbound_.clear() && outcome.status == Status::closed) {
+            say_goodbye(outcome.reason);
+        }
         requests_.each([&](Outstanding& outstanding) {
             ended.push_back(std::move(outstanding.op));
             if (outstanding.sink && !outstanding.sink->settled()) {

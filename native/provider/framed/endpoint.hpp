@@ -219,6 +219,7 @@ private:
     bool pump(uint64_t budget);
     bool send_frames(uint64_t budget);
     void run_out_of_memory();
+    void say_goodbye(Reason why);
     bool can_send() const {
         return anything_to_send() && !wants_room_.load(std::memory_order_acquire) &&
                !device_work_.load(std::memory_order_relaxed);

@@ -32,6 +32,7 @@ enum class FrameKind : uint8_t {
     withdraw,      // the sender gave the message up: no recv may take it any more
     write_ranges,  // table: offsets, then as many lengths, none of them 0; payload: those ranges
     read_ranges,   // table: the same, `arg` bytes in all; begins() says where they begin in the operation
+    leave,         // the last frame: I close this lane; `arg` not 0: and my whole Context
 };
 
 inline constexpr uint8_t kLast = 1;    // the last piece of its operation

@@ -268,7 +268,8 @@ bool Outbound::settled() {
     return unsettled_.empty();
 }
 
-void Outbound::clear() {
+bool Outbound::clear() {
+    const bool whole = !in_progress_;
     for (Transfer& transfer : transfers_) {
         retire(transfer);
     }
@@ -276,6 +277,7 @@ void Outbound::clear() {
     small_.clear();
     in_progress_ = waits_for_device_ = false;
     pending_.store(false, std::memory_order_release);
+    return whole;
 }
 
 } // namespace zerohop::framed

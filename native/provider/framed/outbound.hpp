@@ -97,8 +97,8 @@ public:
     [[nodiscard]] Outcome broken() const { return broken_.load(std::memory_order_acquire); }
     // Gets the memory for clear().
     void prepare_clear() { unsettled_.reserve(unsettled_.size() + transfers_.size()); }
-    // Drops everything. Sources whose device copies still run are kept until settled().
-    void clear();
+    // Drops everything. Sources whose device copies still run are kept until settled(). True if no frame was cut short.
+    bool clear();
     [[nodiscard]] bool settled();
     [[nodiscard]] uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 

@@ -42,6 +42,7 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     case FrameKind::credit:
     case FrameKind::ping:
     case FrameKind::withdraw:
+    case FrameKind::leave:
         return header.payload == 0 && header.table == 0;
     }
     return false;
@@ -206,6 +207,8 @@ void FramedEndpoint::end_frame() {
         return;
     case FrameKind::withdraw:
         return on_withdraw(header);
+    case FrameKind::leave:
+        return fail({Status::peer_lost, header.arg != 0 ? Reason::context_closed : Reason::peer_closed});
     }
 }
 

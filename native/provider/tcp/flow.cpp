@@ -68,6 +68,7 @@ bool Flow::takes(const FrameHeader& header) const {
     case FrameKind::read:
     case FrameKind::ack:
     case FrameKind::ping:
+    case FrameKind::leave:
         return !header.has(framed::kNotify);
     default:
         return false;

@@ -25,7 +25,7 @@ from zerohop.core.lanes.routes import Routes
 from zerohop.core.memory.registration_cache import RegistrationCache
 from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
-from zerohop.core.peers.peer_core import PeerCore
+from zerohop.core.peers.peer_core import CLOSES_CONTEXT, PeerCore
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.devices import Devices
 from zerohop.errors import Unsupported, ZerohopError
@@ -114,7 +114,7 @@ class Core(PeerCore):
         settings = self.settings
         no_tls = protection.why_not(settings.encryption)
         if no_tls and settings.encryption == "all":
-            raise Unsupported(f'encryption="all" is not to be had here: {no_tls}', fix=protection.FIX)
+            raise Unsupported(f'encryption="all" is not to be had here: {no_tls}', fix=protection.fix())
         self.listeners = Listeners(settings)
         try:
             self.url = address.Address(
@@ -265,7 +265,7 @@ class Core(PeerCore):
 
     async def _say_goodbye(self) -> None:
         self.listeners.close()
-        await self.peers.close("the peer closed its Context")
+        await self.peers.close(CLOSES_CONTEXT)
 
     async def _lose_peers(self) -> None:
         self.listeners.close()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from zerohop.core.peers.service import Service
     from zerohop.errors import ZerohopError
 
+# What a side says to its peers as it closes its whole Context.
+CLOSES_CONTEXT: Final = "the peer closed its Context"
 # Number of links beyond which lost ones are dropped. Until then notifications from before the loss name a Connection.
 _REMEMBERED: Final = 1024
 

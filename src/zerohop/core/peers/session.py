@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded
 from zerohop.core.control.descriptors import close_all
@@ -26,7 +25,7 @@ from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
-from zerohop.core.peers.teardown import lose, wait_while
+from zerohop.core.peers.teardown import farewell_error, lose, wait_while
 from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
@@ -261,9 +260,7 @@ class Session:
                 raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
-            fix = f"in the peer's process: {quoted(message.fix)}" if message.fix else ""
-            left = PeerLost(f"the peer left: {quoted(message.text)}", fix=fix, peer=self._link.peer)
-            self._fail(left, Reason.CONTEXT_CLOSED)
+            self._fail(*farewell_error(message.text, message.fix, self._link.peer))
         elif self._link.native_id < 0:
             raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
         else:

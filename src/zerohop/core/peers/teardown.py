@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.log import logger
+from zerohop.core.base.peer_text import quoted
+from zerohop.core.peers.peer_core import CLOSES_CONTEXT
 from zerohop.core.peers.releases import unmap
-from zerohop.errors import copy_of
+from zerohop.errors import PEER_LOST, PeerLost, copy_of, from_native
 
 # Seconds that lanes have to end what is under way, and between two looks.
 _LAST_WORK_S: Final = 1.0
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
     from zerohop.errors import ZerohopError
+
+
+def farewell_error(text: str, fix: str, peer: str) -> tuple[ZerohopError, Reason]:
+    """Return the error for what a peer has said as it left, and the reason for operations in flight."""
+    if text == CLOSES_CONTEXT:  # in the words of the data plane, which may have heard it first
+        return from_native(PEER_LOST, Reason.CONTEXT_CLOSED.value, peer=peer), Reason.CONTEXT_CLOSED
+    there = f"in the peer's process: {quoted(fix)}" if fix else ""
+    return PeerLost(f"the peer left: {quoted(text)}", fix=there, peer=peer), Reason.PEER_CLOSED
 
 
 async def close(
