@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, providers
+from zerohop.config import reach
 from zerohop.errors import (
     NO_MEMORY,
     NOT_ALLOWED,
@@ -65,6 +66,8 @@ def error_of_import(error: ImportError | OSError) -> BaseException:
 
     Python takes a file that it may not look at for one that is not there. So the calls of an import are made again.
     """
+    if gone := reach.why_gone():
+        return Unsupported(gone, fix=reach.FIX, operation="open")
     here = Path(__file__)
     calls: dict[str, Callable[[], object]] = {
         "stat": here.stat,

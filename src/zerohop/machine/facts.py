@@ -134,7 +134,7 @@ def describe_listening(
             why = f"listening on {address} without a secret is refused"
     elif no_tls and (not loopback or encryption == "all"):
         why = f'encryption="{encryption}" is not to be had: {no_tls}'
-        fix = protection.FIX
+        fix = protection.fix()
     return Listening(address, loopback, secret, encryption, exposed and insecure, why, fix)
 
 

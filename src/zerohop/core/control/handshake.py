@@ -192,7 +192,7 @@ async def _introduce(
     if _must_protect(channel, me, purpose) and not me.tls:
         raise Unsupported(
             f"the peer is on another host, and what it says cannot be protected: {protection.why_not(me.encryption)}",
-            fix=protection.FIX,
+            fix=protection.fix(),
             operation="connect",
         )
     channel.post(hello)

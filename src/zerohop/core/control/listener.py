@@ -308,7 +308,7 @@ def _check_exposed(listen: str, settings: Settings) -> None:
     if why := protection.why_not(settings.encryption):
         raise Unsupported(
             f"{exposed}, and what they say cannot be protected: {why}",
-            fix=protection.FIX,
+            fix=protection.fix(),
             operation="listen",
         )
 

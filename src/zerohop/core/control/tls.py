@@ -10,7 +10,7 @@ import datetime as dt
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop.config.protection import FIX, why_not
+from zerohop.config.protection import fix, why_not
 from zerohop.core.base.importing import importing
 from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
@@ -76,7 +76,7 @@ def make_contexts(listen_seed: bytes, dial_seed: bytes) -> Contexts:
         if isinstance(error, OSError) and out_of_descriptors(error):
             raise from_os(error, operation="connect") from None
         why = why_not("control") or error
-        raise Unsupported(f"TLS does not work here: {why}", fix=FIX, operation="connect") from None
+        raise Unsupported(f"TLS does not work here: {why}", fix=fix(), operation="connect") from None
 
 
 class _Certificate(NamedTuple):
