@@ -80,3 +80,30 @@ class TestTensorTransfer:
         ran = run("tensor_transfer.py", "--device", "abacus:0")
         assert (ran.returncode, ran.stdout) == (1, "")
         assert "cannot use abacus:0: 'abacus:0' is no device" in ran.stderr
+
+
+class TestHf3fsGdr:
+    def test_both_ways(self, tmp_path: Path) -> None:
+        ran = run("hf3fs_gdr.py", "--folder", str(tmp_path))
+        assert (ran.returncode, ran.stderr) == (0, "")
+        count, created, *rest = ran.stdout.splitlines()
+        assert re.fullmatch(r"GDR available with [1-9]\d* GPUs", count)
+        assert re.fullmatch(r"created on (sim|cuda|hip):0, GPU 0: 1048576 bytes", created)
+        assert rest == ["wrapped: 524288 bytes", "written: 1048576 bytes", "every byte verified"]
+        assert (tmp_path / "copy.bin").stat().st_size == 1 << 20
+
+    def test_wrong_bytes(self) -> None:
+        ran = run("hf3fs_gdr.py", "--corrupt")
+        assert ran.returncode == 1
+        assert ran.stdout.endswith("BYTES ARE WRONG\n")
+
+    def test_no_such_gpu(self) -> None:
+        ran = run("hf3fs_gdr.py", "--gpu", "99")
+        assert ran.returncode == 1
+        assert "iovcreate_gpu: No such device" in ran.stderr
+        assert "there is no GPU 99; there are " in ran.stderr
+
+    def test_no_such_folder(self, tmp_path: Path) -> None:
+        ran = run("hf3fs_gdr.py", "--folder", str(tmp_path / "no"))
+        assert ran.returncode == 1
+        assert "No such file or directory" in ran.stderr

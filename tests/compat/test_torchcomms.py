@@ -22,7 +22,7 @@ from support.forking import in_child
 from support.patience import PATIENCE_S, times
 from support.pattern import pattern, poison
 from support.torchcomms_peer import other_process, own_shared_context
-from zerohop.compat import torchcomms
+from zerohop.compat.process import shared_context
 from zerohop.compat.torchcomms import (
     COMM_INTERNAL_ERROR,
     COMM_SUCCESS,
@@ -109,7 +109,7 @@ class TestTransfers:
     def test_devices(self, device: str, other: str) -> None:
         """Memory of GPUs, and the host's on either side: nobody aborts."""
         here, _ = _pair(device, other)
-        context = torchcomms.shared_context()
+        context = shared_context()
         source, target = (context.alloc(NBYTES, zh.Transport(name, ctx=context).device) for name in (device, other))
         source.write_bytes(0, pattern(3, NBYTES).tobytes())
         views = [RdmaMemory((each.address, NBYTES, each.device)) for each in (source, target)]
@@ -206,7 +206,7 @@ class TestTransfers:
 
         def work(seed: int) -> None:
             begin.wait(PATIENCE_S)
-            seen.add(id(torchcomms.shared_context()))
+            seen.add(id(shared_context()))
             source, target = pattern(seed, 4099), np.zeros(4099, np.uint8)
             memory, other = RdmaMemory(source), RdmaMemory(target)
             for _ in range(times(100)):
@@ -418,14 +418,14 @@ class TestSupported:
 
 
 def test_a_forked_child_has_its_own() -> None:
-    ours = torchcomms.shared_context()
+    ours = shared_context()
 
     def work() -> str:
         here, _ = _pair()
         target = np.zeros(8, np.uint8)
         memory, source = RdmaMemory(target), RdmaMemory(pattern(1, 8))
         code = here.write(source.to_view(), memory.to_remote_buffer())
-        return f"{code} {np.array_equal(target, pattern(1, 8))} {torchcomms.shared_context() is ours}"
+        return f"{code} {np.array_equal(target, pattern(1, 8))} {shared_context() is ours}"
 
     assert in_child(work) == "0 True False"
 

@@ -93,14 +93,14 @@ def own_shared_context() -> Iterator[None]:
     """Within, the process's Context is as a process finds it, and none is left."""
     import gc
 
-    from zerohop.compat import torchcomms
+    from zerohop.compat import process
 
-    torchcomms._reset_after_fork()
+    process._reset_after_fork()
     try:
         yield
     finally:
         gc.collect()
-        context = torchcomms._process.context
+        context = process._process.context
         if context is not None:
             context.close()
-        torchcomms._reset_after_fork()
+        process._reset_after_fork()

@@ -11,13 +11,11 @@ from __future__ import annotations
 import base64
 import functools
 import operator
-import os
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.compat.process import shared_context
 from zerohop.config.checks import check_int
-from zerohop.core.context import Context
 from zerohop.core.memory.access import close_in_destructor
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
@@ -35,39 +33,6 @@ COMM_SUCCESS: Final = 0
 COMM_INTERNAL_ERROR: Final = 3
 COMM_TIMEOUT: Final = 8
 COMM_USER_ABORT: Final = 9
-
-
-class _Process:
-    """Holds the one Context of this process, for an API that has no Context of its own."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.context: Context | None = None
-
-
-_process = _Process()
-
-
-def shared_context() -> Context:
-    """Return the process's Context. It opens at first use, from the environment's settings, and closes at exit.
-
-    Raises:
-        ValueError: a variable of the environment makes no sense.
-        ZerohopError: as for Context.
-    """
-    with _process.lock:
-        if _process.context is None:
-            _process.context = Context()
-        return _process.context
-
-
-def _reset_after_fork() -> None:
-    """Reset the state in a forked child: the Context and a held lock belong to threads of the parent."""
-    global _process
-    _process = _Process()
-
-
-os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @dataclass(frozen=True)

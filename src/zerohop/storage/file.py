@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
-import stat
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag
-from zerohop.errors import Closed, out_of_descriptors
-from zerohop.shown import shown
-from zerohop.storage.beneath import open_beneath
+from zerohop.errors import Closed
 from zerohop.storage.failures import of_errno
 from zerohop.storage.numbers import byte_number
 
@@ -22,84 +17,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from zerohop._native import OpenFile
     from zerohop.core.face import Local, Memory, Operation, View
     from zerohop.storage.file_engine import FileEngine, Offsets
     from zerohop.storage.iov import Iov
 
 Mode = Literal["r", "r+", "w", "x"]
 
-_FLAGS: Final[dict[str, int]] = {
-    "r": os.O_RDONLY,
-    "r+": os.O_RDWR,
-    "w": os.O_RDWR | os.O_CREAT,
-    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
-}
-_NEVER, _AUTOMATIC, _ALWAYS = range(3)
-# Offset and length must be multiples of this where a file system does not say of what (all known ones take less).
-_PAGE: Final = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
-# A path that is no regular file must not block.
-_NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
-# f_type of tmpfs in struct statfs.
-_TMPFS: Final = 0x01021994
-
-
-def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None) -> File:
-    """Do Store.open."""
-    if mode not in tuple(_FLAGS):  # not in the dict: the argument may be what cannot be a key
-        raise ValueError(f'mode is "r", "r+", "w" or "x", not {shown(mode)}')
-    if direct is not None:
-        check_flag("direct", direct)
-    fd = open_beneath(root, path, _FLAGS[mode] | _NO_WAITING)
-    past_cache = -1
-    try:
-        _check_regular(fd, path)
-        if mode == "w":
-            os.ftruncate(fd, 0)
-        # io_uring takes O_NONBLOCK for a promise that no read blocks. On tmpfs, which says no such thing itself, it
-        # saves a hand-over to another thread each time. Elsewhere the call that begins a read would block.
-        at_once = os.O_NONBLOCK if _is_tmpfs(fd) else 0
-        if not at_once:
-            os.set_blocking(fd, True)
-        if direct is not False:
-            past_cache = _without_cache(fd, _FLAGS[mode] & os.O_ACCMODE | at_once)
-        how = _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
-        native = OpenFile(fd, past_cache, _PAGE, how)
-    except BaseException:
-        os.close(fd)
-        if past_cache >= 0:
-            os.close(past_cache)
-        raise
-    return File(store, path, mode, native)
-
-
-def _check_regular(fd: int, path: str) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise of_errno(
-            errno.EINVAL, "open", path, said="not a regular file", fix="name a file that has bytes of its own"
-        )
-
-
-@functools.cache
-def _fstatfs() -> Any:
-    return ctypes.CDLL(None).fstatfs
-
-
-def _is_tmpfs(fd: int) -> bool:
-    function = _fstatfs()
-    facts = (ctypes.c_long * 64)()  # more than a struct statfs has, and its first field is a long
-    return bool(function(fd, facts) == 0 and facts[0] == _TMPFS)
-
-
-def _without_cache(fd: int, flags: int) -> int:
-    """Return another descriptor of the same file, which goes past the page cache; -1 if its file system has none."""
-    try:
-        # By the descriptor, not by the path, which may lead to another file by now.
-        return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError as error:
-        if out_of_descriptors(error):
-            raise
-        return -1
 
 
 class File:
@@ -109,15 +34,17 @@ class File:
 
     Attributes:
         store: the Store that it belongs to.
-        path: its path within the store.
-        mode: the mode that it was opened with.
+        path: its path within the store; of a descriptor's file (``Store.file_of``), the path that the system tells.
+        mode: the mode that it was opened with; of a descriptor's file, what its descriptor allows: ``"r"`` reads,
+            ``"r+"`` both, and ``"w"`` writes only.
     """
 
-    def __init__(self, store: FileEngine, path: str, mode: str, native: OpenFile) -> None:
-        """Use ``Store.open``."""
+    def __init__(self, store: FileEngine, path: str, mode: str, native: OpenFile, *, readable: bool = True) -> None:
+        """Use ``Store.open`` or ``Store.file_of``."""
         self.store = store
         self.path = path
         self.mode = mode
+        self._readable = readable
         self._native: OpenFile | None = native
 
     @property
@@ -223,6 +150,20 @@ class File:
         offset, nbytes = byte_number("offset", offset), byte_number("nbytes", nbytes)
         return self.store.at_once("punch_hole", self.path, lambda: _punch_hole(native.fd, offset, nbytes, self.path))
 
+    def hole_in(self, offset: int, nbytes: int) -> Operation[int | None]:
+        """Return where in a range the first hole begins, bytes that were never written; None if there is none.
+
+        The range ends where the file does. File systems know holes by their blocks, and some know none. What is written
+        or punched meanwhile may count or not.
+
+        Raises:
+            ValueError, TypeError: an argument makes no sense.
+            StorageError: as ``write_from``.
+        """
+        native = self.native()  # which keeps the descriptor open meanwhile
+        offset, nbytes = byte_number("offset", offset), byte_number("nbytes", nbytes)
+        return self.store.at_once("hole_in", self.path, lambda: _hole_in(native.fd, offset, nbytes))
+
     def close(self) -> None:
         """Close the file."""
         self._native = None
@@ -275,6 +216,8 @@ class File:
         """Raise an error for a transfer that the mode or the memory forbids."""
         if writes and self.mode == "r":
             raise of_errno(errno.EBADF, kind, self.path, said='the file was opened with mode "r"')
+        if not writes and not self._readable:
+            raise of_errno(errno.EBADF, kind, self.path, said="the file's descriptor is open for writing only")
         if not writes and view.readonly:
             raise ValueError("cannot read into read-only memory")
 
@@ -285,3 +228,14 @@ def _punch_hole(fd: int, offset: int, nbytes: int, path: str) -> None:
     if function(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, nbytes) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
+
+
+def _hole_in(fd: int, offset: int, nbytes: int) -> int | None:
+    end = min(offset + nbytes, os.fstat(fd).st_size)
+    if offset >= end:
+        return None
+    # A descriptor that Store.file_of could only duplicate has the caller's position, which stays as it was.
+    before = os.lseek(fd, 0, os.SEEK_CUR)
+    hole = os.lseek(fd, offset, os.SEEK_HOLE)
+    os.lseek(fd, before, os.SEEK_SET)
+    return hole if hole < end else None

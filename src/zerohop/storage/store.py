@@ -13,15 +13,16 @@ from zerohop.core.face import Memory, View
 from zerohop.shown import shown
 from zerohop.storage import failures
 from zerohop.storage.beneath import open_beneath, parent_of, refused
-from zerohop.storage.file import File, Mode, opened
 from zerohop.storage.file_engine import FileEngine
 from zerohop.storage.iov import Iov
+from zerohop.storage.opening import of_descriptor, opened
 from zerohop.storage.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zerohop.core.face import Context, Local, Operation
+    from zerohop.storage.file import File, Mode
 
 _MIB: Final = 1 << 20
 _STAGING_BYTES: Final = 64 * _MIB
@@ -122,6 +123,22 @@ class Store(FileEngine):
             StorageError: the system refused; from the Operation, as are LimitReached and Unsupported.
         """
         return self.at_once("open", path, lambda: self._opened(path, mode, direct))
+
+    def file_of(self, fd: int, *, direct: bool | None = None) -> Operation[File]:
+        """Return a File of a regular file that is open already, wherever it lies; value: the File.
+
+        It has descriptors of its own: the caller's stays the caller's, and may be closed.
+
+        Args:
+            fd: the descriptor. The File reads and writes as far as it may.
+            direct: as for ``open``.
+
+        Raises:
+            ValueError, TypeError: an argument makes no sense.
+            Closed: the Store is closed.
+            StorageError: it is no descriptor of a regular file; from the Operation, as is LimitReached.
+        """
+        return self.at_once("file_of", "", lambda: of_descriptor(self, fd, direct))
 
     def iov(self, nbytes: int, device: str = "host") -> Iov:
         """Allocate memory for transfers with files; done with ``iov.close()``.

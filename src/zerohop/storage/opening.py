@@ -1,0 +1,158 @@
+"""Opens Files: by a path beneath a folder, or of a descriptor that is open already."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import OpenFile
+from zerohop.config.checks import check_flag, check_int
+from zerohop.errors import out_of_descriptors
+from zerohop.shown import shown
+from zerohop.storage.beneath import open_beneath
+from zerohop.storage.failures import of_errno
+from zerohop.storage.file import File
+
+if TYPE_CHECKING:
+    from zerohop.storage.file_engine import FileEngine
+
+_FLAGS: Final[dict[str, int]] = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_RDWR | os.O_CREAT,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+# What a descriptor allows, as a mode.
+_MODES: Final = {os.O_RDONLY: "r", os.O_RDWR: "r+", os.O_WRONLY: "w"}
+_NEVER, _AUTOMATIC, _ALWAYS = range(3)
+# Offset and length must be multiples of this where a file system does not say of what (all known ones take less).
+_PAGE: Final = 4096
+# A path that is no regular file must not block.
+_NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
+# f_type of tmpfs in struct statfs.
+_TMPFS: Final = 0x01021994
+
+
+def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None) -> File:
+    """Do Store.open."""
+    if mode not in tuple(_FLAGS):  # not in the dict: the argument may be what cannot be a key
+        raise ValueError(f'mode is "r", "r+", "w" or "x", not {shown(mode)}')
+    if direct is not None:
+        check_flag("direct", direct)
+    fd = open_beneath(root, path, _FLAGS[mode] | _NO_WAITING)
+    try:
+        _check_regular(fd, "open", path)
+        _wait_again(fd)
+        if mode == "w":
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return File(store, path, mode, _native(fd, _FLAGS[mode] & os.O_ACCMODE, direct))
+
+
+def of_descriptor(store: FileEngine, fd: int, direct: bool | None) -> File:
+    """Do Store.file_of."""
+    check_int("fd", fd, 0)
+    if direct is not None:
+        check_flag("direct", direct)
+    path = path_of(fd)
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        _check_regular(fd, "file_of", path)
+    except OverflowError:
+        raise of_errno(errno.EBADF, "file_of", path, said="no descriptor has such a number") from None
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        said, fix = "the descriptor is not open in this process", "pass what os.open() or file.fileno() has returned"
+        raise of_errno(errno.EBADF, "file_of", path, said=said, fix=fix) from None
+    if flags & os.O_PATH:
+        said, fix = "the descriptor was opened with O_PATH, and neither reads nor writes", "open it without O_PATH"
+        raise of_errno(errno.EBADF, "file_of", path, said=said, fix=fix)
+    access = flags & os.O_ACCMODE
+    own = _another(fd, access, flags, path)
+    return File(store, path, _MODES[access], _native(own, access, direct), readable=access != os.O_WRONLY)
+
+
+def path_of(fd: int) -> str:
+    """Return the path of a descriptor's file as the system tells it, for messages."""
+    try:
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        return f"descriptor {fd}"
+
+
+def _another(fd: int, access: int, flags: int, path: str) -> int:
+    """Return a descriptor of the same file that stays when the caller closes theirs."""
+    try:
+        # Opened anew it has a position and flags of its own: O_APPEND, which ignores offsets, is not among them.
+        own = os.open(f"/proc/self/fd/{fd}", access | _NO_WAITING | os.O_CLOEXEC)
+    except OSError:
+        # There is no /proc, or the file's mode allows less by now than it did when the descriptor was made.
+        if flags & os.O_APPEND and access != os.O_RDONLY:
+            fix = "open it without O_APPEND"
+            raise of_errno(errno.EINVAL, "file_of", path, said="with O_APPEND, offsets mean nothing", fix=fix) from None
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+    _wait_again(own)
+    return own
+
+
+def _wait_again(fd: int) -> None:
+    """Take O_NONBLOCK back, except on tmpfs.
+
+    io_uring takes it for a promise that no read blocks. On tmpfs, which says no such thing itself, that saves a
+    hand-over to another thread each time. Elsewhere the call that begins a read would block.
+    """
+    if not _is_tmpfs(fd):
+        os.set_blocking(fd, True)
+
+
+def _native(fd: int, access: int, direct: bool | None) -> OpenFile:
+    """Return the open file that native code takes, which owns the descriptor; or raise, with the descriptor closed."""
+    past_cache = -1
+    try:
+        if direct is not False:
+            past_cache = _without_cache(fd, access | (fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK))
+        how = _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
+        return OpenFile(fd, past_cache, _PAGE, how)
+    except BaseException:
+        os.close(fd)
+        if past_cache >= 0:
+            os.close(past_cache)
+        raise
+
+
+def _check_regular(fd: int, operation: str, path: str) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise of_errno(
+            errno.EINVAL, operation, path, said="not a regular file", fix="name a file that has bytes of its own"
+        )
+
+
+@functools.cache
+def _fstatfs() -> Any:
+    return ctypes.CDLL(None).fstatfs
+
+
+def _is_tmpfs(fd: int) -> bool:
+    function = _fstatfs()
+    facts = (ctypes.c_long * 64)()  # more than a struct statfs has, and its first field is a long
+    return bool(function(fd, facts) == 0 and facts[0] == _TMPFS)
+
+
+def _without_cache(fd: int, flags: int) -> int:
+    """Return another descriptor of the same file, which goes past the page cache; -1 if its file system has none."""
+    try:
+        # By the descriptor, not by the path, which may lead to another file by now.
+        return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if out_of_descriptors(error):
+            raise
+        return -1

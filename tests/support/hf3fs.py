@@ -1,0 +1,60 @@
+"""3FS's names as a process finds them, and rings that tell in which batches transfers begin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from support.torchcomms_peer import own_shared_context
+from zerohop.storage.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+
+@contextlib.contextmanager
+def own_state() -> Iterator[None]:
+    """Within, nothing is mounted, registered or installed, and nothing is left."""
+    from zerohop.compat.hf3fs import log, modules, mounts, state
+
+    with own_shared_context():
+        state.reset()
+        log.begin.cache_clear()
+        mounts._mounts.clear()
+        try:
+            yield
+        finally:
+            modules.uninstall()
+            mounts._mounts.clear()
+            state.current().close()
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """A registered descriptor."""
+    from zerohop.compat.hf3fs import deregister_fd, register_fd
+
+    fd = os.open(path, flags)
+    try:
+        register_fd(fd)
+        yield fd
+    finally:
+        deregister_fd(fd)
+        os.close(fd)
+
+
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets the size of each batch that begins."""
+    begun: list[int] = []
+    submit = Ring.submit
+
+    def counted(ring: Ring) -> Any:
+        begun.append(submit(ring))
+        return begun[-1]
+
+    monkeypatch.setattr(Ring, "submit", counted)
+    return begun
