@@ -9,6 +9,9 @@ scripts/setup.sh test plot lint fuzz
 # or a mirror may have it.
 .venv/bin/python -c 'import torch' 2>/dev/null || .venv/bin/python -m pip install -qq torch==2.13.0+cpu 2>/dev/null ||
     timeout 900 .venv/bin/python -m pip install -qq torch==2.13.0
+# A program for 3FS, which runs on zerohop.compat.hf3fs. It is built for one version of Python.
+.venv/bin/python -m pip install -qq --no-deps fastsafetensor-3fs-reader==0.3.3 ||
+    echo "fastsafetensor-3fs-reader cannot be had here: it is not run"
 # 75 MB; the tests of the copy kernels, and page lists over GPUs in software, do without where it cannot be had.
 scripts/setup.sh cuda || echo "NVRTC cannot be had here: the copy kernels are not compiled"
 # It needs no GPU to be opened; Debian and Ubuntu name its package by its version.

@@ -1,94 +1,24 @@
 // Binds the transfers between files and memory.
-#include "bind/common.hpp"
-#include "bind/indices.hpp"
-#include "storage/file_queue.hpp"
-#include "storage/sinks.hpp"
+#include "bind/files.hpp"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zerohop::bind {
 
 namespace {
 
-using storage::Completion;
 using storage::FileQueue;
 using storage::OpenFile;
 using storage::Range;
-using storage::Ring;
-
-struct PyOpenFile {
-    std::shared_ptr<OpenFile> file;
-};
-
-// The engine and its queue, for the length of a call.
-struct Held {
-    std::shared_ptr<Engine> engine; // destroyed after the queue
-    std::shared_ptr<FileQueue> queue;
-};
-
-// Keeps neither alive: the engine has the queue until that is closed, and a Store that is closed but kept has nothing.
-struct PyFileQueue {
-    std::weak_ptr<Engine> engine;
-    std::weak_ptr<FileQueue> queue;
-    std::string backend;
-    uint64_t staging_bytes = 0;
-    std::string why_no_uring;
-
-    // Throws NativeError if either is closed.
-    [[nodiscard]] Held hold() const {
-        Held held{engine.lock(), queue.lock()};
-        if (!held.engine || held.engine->closed()) {
-            throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
-        }
-        if (!held.queue) {
-            throw NativeError(Status::closed, Reason::owner_closed, "the Store is closed");
-        }
-        return held;
-    }
-};
-
-struct PyRing {
-    PyFileQueue home;
-    std::shared_ptr<Ring> ring;
-};
-
-// A part of a region, and the transfers' offsets count from its start.
-struct Part {
-    const PyRegion& region;
-    uint64_t offset;
-    uint64_t nbytes;
-};
-
-// Throws ValueError unless each range lies within the part, and its bytes of the file can have numbers.
-std::vector<Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
-                             std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
-                             std::span<const int64_t> userdata) {
-    const size_t count = file_offsets.size();
-    if (memory_offsets.size() != count || lengths.size() != count || (!userdata.empty() && userdata.size() != count)) {
-        throw nb::value_error("the arrays have different lengths");
-    }
-    part.region.check(part.offset, part.nbytes);
-    std::vector<Range> ranges(count);
-    for (size_t i = 0; i < count; ++i) {
-        const auto nbytes = static_cast<uint64_t>(lengths[i]);
-        const auto at = static_cast<uint64_t>(memory_offsets[i]); // a negative number is a very large one
-        if (nbytes > part.nbytes || at > part.nbytes - nbytes) {
-            throw nb::value_error("a range lies outside the memory");
-        }
-        if (file_offsets[i] < 0 || file_offsets[i] > INT64_MAX - lengths[i]) {
-            throw nb::value_error("an offset in the file is negative, or too large");
-        }
-        ranges[i] = {static_cast<uint64_t>(file_offsets[i]), part.offset + at, nbytes,
-                     userdata.empty() ? 0 : static_cast<uint64_t>(userdata[i])};
-    }
-    return ranges;
-}
 
 PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& region, bool write, uint64_t part_offset,
               uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, bool whole,
@@ -97,8 +27,8 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& r
     const Indices files(file_offsets);
     const Indices memories(memory_offsets);
     const Indices counts(lengths);
-    std::vector<Range> ranges =
-        ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(), counts.numbers(), {});
+    std::vector<Range> ranges = ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(),
+                                          counts.numbers(), std::nullopt);
     uint64_t least = 0;
     for (const Range& range : ranges) {
         least += whole ? range.nbytes : 0;
@@ -111,7 +41,7 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& r
         op->finish({});
     } else {
         auto sink = std::make_shared<storage::OperationSink>(*held.engine, op, ranges.size(), least);
-        if (const Outcome outcome = held.queue->post(file.file, memory, write, std::move(ranges), std::move(sink));
+        if (const Outcome outcome = held.queue->post({file.file, memory, write}, ranges, std::move(sink));
             !outcome.ok()) {
             op->finish(outcome);
             throw NativeError(outcome, "");
@@ -123,44 +53,36 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& r
     return PyOp{held.engine, std::move(op)};
 }
 
-bool post_to_ring(const PyRing& self, const PyOpenFile& file, const PyRegion& region, bool write, uint64_t part_offset,
-                  uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths,
-                  nb::handle userdata) {
-    const Held held = self.home.hold();
-    const Indices files(file_offsets);
-    const Indices memories(memory_offsets);
-    const Indices counts(lengths);
-    const Indices numbers(userdata);
-    std::vector<Range> ranges = ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(),
-                                          counts.numbers(), numbers.numbers());
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
-    const std::shared_ptr<Region> memory = region.get();
-    const size_t count = ranges.size();
-    if (!self.ring->reserve(count)) {
-        return false;
-    }
-    const Released release;
-    Outcome outcome;
-    try {
-        outcome = held.queue->post(file.file, memory, write, std::move(ranges), self.ring);
-    } catch (...) { // whatever it is, such as no memory: nothing has begun
-        self.ring->release(count);
-        throw;
-    }
-    if (!outcome.ok()) {
-        self.ring->release(count);
-        throw NativeError(outcome, "");
-    }
-    return true;
-}
-
-nb::bytes take(const PyRing& self, size_t most) {
-    std::vector<Completion> taken(std::min(most, self.ring->ready()));
-    taken.resize(self.ring->take(taken));
-    return nb::bytes(taken.data(), taken.size() * sizeof(Completion));
-}
-
 } // namespace
+
+std::vector<Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
+                             std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
+                             std::optional<std::span<const int64_t>> userdata) {
+    const size_t count = file_offsets.size();
+    if (memory_offsets.size() != count || lengths.size() != count || (userdata && userdata->size() != count)) {
+        const std::string told = "the arrays have different lengths: " + std::to_string(count) + " offsets, " +
+                                 std::to_string(lengths.size()) + " lengths, " + std::to_string(memory_offsets.size()) +
+                                 " offsets in the memory" +
+                                 (userdata ? ", and userdata of " + std::to_string(userdata->size()) : "");
+        throw nb::value_error(told.c_str());
+    }
+    part.region.check(part.offset, part.nbytes);
+    std::vector<Range> ranges(count);
+    for (size_t i = 0; i < count; ++i) {
+        const auto nbytes = static_cast<uint64_t>(lengths[i]);
+        const auto at = static_cast<uint64_t>(memory_offsets[i]); // a negative number is a very large one
+        if (nbytes > part.nbytes || at > part.nbytes - nbytes) {
+            throw nb::value_error(
+                ("a range does not lie within the " + std::to_string(part.nbytes) + " bytes of the memory").c_str());
+        }
+        if (file_offsets[i] < 0 || file_offsets[i] > INT64_MAX - lengths[i]) {
+            throw nb::value_error("an offset in the file is negative, or too large");
+        }
+        ranges[i] = {static_cast<uint64_t>(file_offsets[i]), part.offset + at, nbytes,
+                     userdata ? static_cast<uint64_t>((*userdata)[i]) : i};
+    }
+    return ranges;
+}
 
 void register_storage(nb::module_& m) {
     nb::class_<PyOpenFile>(m, "OpenFile", "A file that is open for transfers.")
@@ -177,7 +99,8 @@ void register_storage(nb::module_& m) {
             "moved", [](const PyOpenFile& self) { return self.file->moved(); },
             "The bytes that were moved past the page cache, and through it.");
 
-    nb::class_<PyFileQueue>(m, "FileQueue", "Carries out transfers between files and memory.")
+    nb::class_<PyFileQueue> queue(m, "FileQueue", "Carries out transfers between files and memory.");
+    queue
         .def(
             "__init__",
             [](PyFileQueue* self, const std::shared_ptr<Engine>& engine, unsigned depth, unsigned threads,
@@ -229,12 +152,6 @@ void register_storage(nb::module_& m) {
             "Begins one transfer for each entry of the arrays. The Op ends with the last; its bytes are their sum, and "
             "its value the errno of the first failure; `whole`: fewer bytes than all are a failure without one.")
         .def(
-            "ring",
-            [](const PyFileQueue& self, size_t entries) {
-                return PyRing{self, std::make_shared<Ring>(*self.hold().engine, entries)};
-            },
-            nb::arg("entries"))
-        .def(
             "close",
             [](PyFileQueue& self) {
                 const Held held{self.engine.lock(), self.queue.lock()};
@@ -246,37 +163,7 @@ void register_storage(nb::module_& m) {
             },
             "Ends what has not begun.");
 
-    nb::class_<PyRing>(m, "FileRing", "Keeps the results of transfers until they are taken.")
-        .def("post", &post_to_ring, nb::arg("file"), nb::arg("region"), nb::arg("write"), nb::arg("part_offset"),
-             nb::arg("part_nbytes"), nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
-             nb::arg("userdata"), "Begins transfers; False, and nothing is done, if the ring has no room for them all.")
-        .def("take", &take, nb::arg("most"), "Results as records of 24 bytes: userdata, result, status, reason.")
-        .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
-        .def_prop_ro("taken_up", [](const PyRing& self) { return self.ring->taken_up(); })
-        .def(
-            "wait",
-            [](const PyRing& self, size_t results, uint64_t deadline_ns, uint64_t spin_ns) {
-                const Held held = self.home.hold();
-                const Released release;
-                return held.engine->wait(
-                    [&] {
-                        return self.ring->ready() >= std::min(results, self.ring->taken_up()) || held.engine->closed();
-                    },
-                    deadline_ns, spin_ns);
-            },
-            nb::arg("results"), nb::arg("deadline_ns"), nb::arg("spin_ns"),
-            "Waits until that many results are there, or all that can still come.")
-        .def(
-            "end_when",
-            [](const PyRing& self, size_t results, uint64_t deadline_ns) {
-                const Held held = self.home.hold();
-                OpRef op = held.engine->operations().create(deadline_ns);
-                self.ring->end_when(results, op);
-                held.engine->note_pending(deadline_ns, now_ns());
-                return PyOp{held.engine, std::move(op)};
-            },
-            nb::arg("results"), nb::arg("deadline_ns"), nb::call_guard<Released>())
-        .def("close", [](const PyRing& self) { self.ring->close(); });
+    register_file_rings(queue, m);
 }
 
 } // namespace zerohop::bind

@@ -9,11 +9,16 @@
 
 namespace zerohop::storage {
 
+// Which transfers begin first, where there is no room for all.
+enum class Priority : uint8_t { high, normal, low };
+inline constexpr size_t kPriorities = 3;
+
 // One read or write of the system.
 struct Job {
     int fd = -1;
     bool write = false;
-    bool slow = false; // it may copy for long: no thread that adds jobs carries it out
+    bool slow = false;                    // it may copy for long: no thread that adds jobs carries it out
+    Priority priority = Priority::normal; // for the disk's queue, where the system has such
     std::byte* data = nullptr;
     uint32_t nbytes = 0;
     uint64_t offset = 0;

@@ -54,15 +54,15 @@ FileQueue::~FileQueue() {
     }
 }
 
-Outcome FileQueue::post(const std::shared_ptr<OpenFile>& file, const std::shared_ptr<Region>& memory, bool write,
-                        std::vector<Range> ranges, std::shared_ptr<Sink> sink) {
+Outcome FileQueue::post(const Ends& ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink) {
     auto batch = std::make_shared<Batch>();
-    if (const Outcome pinned = pin_local(memory, batch->memory); !pinned.ok()) {
+    if (const Outcome pinned = pin_local(ends.memory, batch->memory); !pinned.ok()) {
         return pinned;
     }
-    batch->file = file;
+    batch->file = ends.file;
     batch->sink = std::move(sink);
-    batch->write = write;
+    batch->write = ends.write;
+    batch->priority = ends.priority;
     batch->transfers.resize(ranges.size());
     for (size_t i = 0; i < ranges.size(); ++i) {
         Transfer& transfer = batch->transfers[i];
@@ -76,10 +76,10 @@ Outcome FileQueue::post(const std::shared_ptr<OpenFile>& file, const std::shared
     if (closed_) {
         return *closed_;
     }
-    if (const auto* const fixed = fixed_.of(memory); fixed != nullptr) {
+    if (const auto* const fixed = fixed_.of(ends.memory); fixed != nullptr) {
         batch->fixed = *fixed;
     }
-    waiting_.push_back(std::move(batch));
+    waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
     try {
         issue();
         (void)look(); // what the cache had is there already
@@ -87,6 +87,33 @@ Outcome FileQueue::post(const std::shared_ptr<OpenFile>& file, const std::shared
         unsent_.store(true, std::memory_order_release); // the poller goes on with it
     }
     return {};
+}
+
+size_t FileQueue::cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome) {
+    const std::lock_guard lock(lock_);
+    size_t found = 0;
+    const auto cancel_one = [&](Batch& batch, size_t index) {
+        Transfer& transfer = batch.transfers[index];
+        const bool meant = batch.sink.get() == &sink && (!userdata || transfer.range.userdata == *userdata);
+        if (meant && transfer.failure.ok()) {
+            fail(transfer, outcome, 0);
+            ++found;
+        }
+    };
+    for (const Piece& piece : pieces_) {
+        if (piece.batch) {
+            cancel_one(*piece.batch, piece.transfer);
+        }
+    }
+    for (const auto& waiting : waiting_) {
+        for (const auto& batch : waiting) {
+            for (size_t i = batch->next; i < batch->transfers.size(); ++i) {
+                cancel_one(*batch, i);
+            }
+        }
+    }
+    issue();
+    return found;
 }
 
 bool FileQueue::fix(const std::shared_ptr<Region>& region, std::string& why) {
@@ -119,6 +146,7 @@ bool FileQueue::poll() {
 
 bool FileQueue::look() {
     bool moved = false;
+    length_ = {};
     std::array<Result, kResults> results;
     while (const size_t found = io_.reap(results)) {
         for (size_t i = 0; i < found; ++i) {
@@ -144,9 +172,11 @@ Backlog FileQueue::backlog() const {
 void FileQueue::close(Outcome outcome) {
     const std::lock_guard lock(lock_);
     closed_ = outcome;
-    for (const auto& batch : waiting_) {
-        for (size_t i = batch->next; i < batch->transfers.size(); ++i) {
-            fail(batch->transfers[i], outcome, 0);
+    for (const auto& waiting : waiting_) {
+        for (const auto& batch : waiting) {
+            for (size_t i = batch->next; i < batch->transfers.size(); ++i) {
+                fail(batch->transfers[i], outcome, 0);
+            }
         }
     }
     issue();
@@ -164,27 +194,35 @@ void FileQueue::abandon() {
 
 // Makes pieces as long as there is room for them. The caller holds the lock.
 void FileQueue::issue() {
-    while (!waiting_.empty()) {
-        const std::shared_ptr<Batch> batch = waiting_.front();
-        Transfer& transfer = batch->transfers[batch->next];
-        if (transfer.issued < transfer.limit && !batch->sink->wanted()) {
-            fail(transfer, {Status::cancelled, Reason::user}, 0);
-        }
-        if (transfer.issued < transfer.limit && !begin_piece(batch, transfer, batch->next)) {
-            break;
-        }
-        if (transfer.issued >= transfer.limit) {
-            transfer.all_issued = true;
-            if (transfer.pieces == 0) {
-                end(*batch, transfer);
-            }
-            if (++batch->next == batch->transfers.size()) {
-                waiting_.pop_front();
-            }
+    length_ = {};
+    for (auto& waiting : waiting_) {
+        while (!waiting.empty() && issue_first(waiting)) {
         }
     }
     unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory
     unsent_.store(!io_.submit(), std::memory_order_release);
+}
+
+// Makes one piece, or ends the first transfer; false if there is no room for a piece.
+bool FileQueue::issue_first(std::deque<std::shared_ptr<Batch>>& waiting) {
+    const std::shared_ptr<Batch> batch = waiting.front();
+    Transfer& transfer = batch->transfers[batch->next];
+    if (transfer.issued < transfer.limit && !batch->sink->wanted()) {
+        fail(transfer, {Status::cancelled, Reason::user}, 0);
+    }
+    if (transfer.issued < transfer.limit && !begin_piece(batch, transfer, batch->next)) {
+        return false;
+    }
+    if (transfer.issued >= transfer.limit) {
+        transfer.all_issued = true;
+        if (transfer.pieces == 0) {
+            end(*batch, transfer);
+        }
+        if (++batch->next == batch->transfers.size()) {
+            waiting.pop_front();
+        }
+    }
+    return true;
 }
 
 // Returns false if there is no room; the transfer may also have failed.
@@ -234,13 +272,13 @@ void FileQueue::add_job(size_t number) {
     std::byte* const data = piece.at + piece.done;
     OpenFile::Way way{batch.file->fd(), false};
     if (!piece.refused) {
-        way = batch.file->way(batch.write, offset, left, data);
+        way = batch.file->way(batch.write, offset, left, data, length_);
     }
     piece.past_cache = way.past_cache;
     const bool slow = !way.past_cache && left > kSlowCopy;
     const auto at = static_cast<uint64_t>(data - batch.memory->host());
     const int buffer = batch.fixed.empty() ? -1 : FixedBuffers::find(batch.fixed, at, left);
-    io_.add({way.fd, batch.write, slow, data, static_cast<uint32_t>(left), offset, buffer, number});
+    io_.add({way.fd, batch.write, slow, batch.priority, data, static_cast<uint32_t>(left), offset, buffer, number});
 }
 
 void FileQueue::take_result(const Result& result) {

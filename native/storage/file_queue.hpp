@@ -11,11 +11,13 @@
 #include "storage/open_file.hpp"
 #include "storage/staging_blocks.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,12 +51,21 @@ struct Range {
     uint64_t userdata = 0;
 };
 
+// What all transfers of one call have in common.
+struct Ends {
+    const std::shared_ptr<OpenFile>& file;
+    const std::shared_ptr<Region>& memory;
+    bool write = false;
+    Priority priority = Priority::normal;
+};
+
 // Transfers that were asked for in one call.
 struct Batch {
     std::shared_ptr<OpenFile> file;
     Pin<Region> memory;
     std::shared_ptr<Sink> sink;
     bool write = false;
+    Priority priority = Priority::normal;
     std::vector<int> fixed; // the buffers of the memory, if the system keeps it at hand
     struct Transfer {
         Range range;
@@ -80,8 +91,10 @@ public:
 
     // Begins transfers, which tell the sink when they end, and takes results that are there at once. The ranges lie
     // within the memory. Any thread.
-    Outcome post(const std::shared_ptr<OpenFile>& file, const std::shared_ptr<Region>& memory, bool write,
-                 std::vector<Range> ranges, std::shared_ptr<Sink> sink);
+    Outcome post(const Ends& ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink);
+    // Fails a sink's transfers that have this userdata, or all of them. Each ends when nothing uses its memory any
+    // more. Returns their number. Any thread.
+    size_t cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome);
 
     // Has the system keep the pages of host memory at hand until unfix(); false, and `why`, if it does not. Transfers
     // work all the same, only slower.
@@ -116,6 +129,7 @@ private:
     [[nodiscard]] bool is_done() const { return abandoned_ || under_way_.load(std::memory_order_acquire) == 0; }
     [[nodiscard]] bool look();
     void issue();
+    [[nodiscard]] bool issue_first(std::deque<std::shared_ptr<Batch>>& waiting);
     [[nodiscard]] bool begin_piece(const std::shared_ptr<Batch>& batch, Transfer& transfer, size_t index);
     void add_job(size_t number);
     void take_result(const Result& result);
@@ -143,7 +157,9 @@ private:
     FixedBuffers fixed_;
     std::vector<size_t> free_;
     std::vector<size_t> copying_;
-    std::deque<std::shared_ptr<Batch>> waiting_; // with transfers that pieces are to be made for
+    // With transfers that pieces are to be made for.
+    std::array<std::deque<std::shared_ptr<Batch>>, kPriorities> waiting_;
+    OpenFile::Length length_; // holds for one pass: the file may change afterwards
     std::optional<Outcome> closed_;
     std::atomic<size_t> under_way_{0};
     std::atomic<size_t> copies_{0};

@@ -35,12 +35,19 @@ bool OpenFile::cached(uint64_t offset, uint64_t nbytes) const {
 }
 
 // A disk reads whole blocks, so the bytes behind the end of the file would reach memory, too.
-bool OpenFile::ends_within(uint64_t end) const {
+bool OpenFile::ends_before(uint64_t end, Length& length) const {
+    if (length.file == this && end <= length.nbytes) {
+        return false;
+    }
     struct stat facts{};
-    return fstat(cached_.get(), &facts) != 0 || static_cast<uint64_t>(facts.st_size) < end;
+    if (fstat(cached_.get(), &facts) != 0) {
+        return true;
+    }
+    length = {this, static_cast<uint64_t>(facts.st_size)};
+    return length.nbytes < end;
 }
 
-OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data) const {
+OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data, Length& length) const {
     const Way through{cached_.get(), false};
     if (mode_ == Direct::never || refused_.load(std::memory_order_relaxed)) {
         return through;
@@ -52,7 +59,7 @@ OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const 
     if (mode_ == Direct::automatic && (write ? nbytes < kLargeWrite : cached(offset, nbytes))) {
         return through;
     }
-    if (!write && ends_within(offset + nbytes)) {
+    if (!write && ends_before(offset + nbytes, length)) {
         return through;
     }
     return {direct_.get(), true};

@@ -29,7 +29,12 @@ public:
         int fd = -1;
         bool past_cache = false;
     };
-    [[nodiscard]] Way way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data) const;
+    // Remembers a file's length, so that the system is asked once for many ranges that are begun together.
+    struct Length {
+        const OpenFile* file = nullptr;
+        uint64_t nbytes = 0;
+    };
+    [[nodiscard]] Way way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data, Length& length) const;
     // Goes through the cache from now on: the file system has refused the other way.
     void refuse_direct() { refused_.store(true, std::memory_order_relaxed); }
     [[nodiscard]] int fd() const { return cached_.get(); }
@@ -43,7 +48,7 @@ public:
 
 private:
     [[nodiscard]] bool cached(uint64_t offset, uint64_t nbytes) const;
-    [[nodiscard]] bool ends_within(uint64_t end) const;
+    [[nodiscard]] bool ends_before(uint64_t end, Length& length) const;
 
     const Descriptor cached_;
     const Descriptor direct_;

@@ -21,6 +21,11 @@ void OperationSink::ended(uint64_t /*userdata*/, const Ended& ended) {
     }
 }
 
+bool Ring::has_room(size_t count) const {
+    const std::lock_guard lock(lock_);
+    return count <= entries_ - used_;
+}
+
 bool Ring::reserve(size_t count) {
     const std::lock_guard lock(lock_);
     if (count > entries_ - used_) {

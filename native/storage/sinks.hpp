@@ -46,6 +46,7 @@ static_assert(sizeof(Completion) == 24);
 class Ring final : public Sink {
 public:
     Ring(Host& host, size_t entries) : host_(host), entries_(entries) { done_.reserve(entries); }
+    [[nodiscard]] bool has_room(size_t count) const;
     // Makes room for that many transfers; false, and nothing is done, if there is not enough.
     [[nodiscard]] bool reserve(size_t count);
     // Gives back what transfers that did not begin had reserved.

@@ -15,6 +15,20 @@ namespace zerohop::storage {
 
 namespace {
 
+// The system's numbers (linux/ioprio.h): a class, shifted, and a level within it, of which 7 is the last. 0: the
+// process's own.
+uint16_t priority_of(Priority priority) {
+    constexpr unsigned kBestEffort = 2U << 13;
+    switch (priority) {
+    case Priority::high:
+        return kBestEffort;
+    case Priority::low:
+        return kBestEffort | 7U;
+    default:
+        return 0;
+    }
+}
+
 class Uring final : public FileIo {
 public:
     explicit Uring(unsigned depth) : depth_(depth) {
@@ -70,6 +84,7 @@ public:
         } else {
             io_uring_prep_read(entry, job.fd, job.data, job.nbytes, job.offset);
         }
+        entry->ioprio = priority_of(job.priority);
         if (job.slow) {
             entry->flags |= IOSQE_ASYNC;
         }

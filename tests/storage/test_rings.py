@@ -6,13 +6,17 @@ import asyncio
 import errno
 import threading
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.patience import PATIENCE_S
+from zerohop import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +70,41 @@ def test_results_tell_what_happened(store: Store, random_file: Callable[..., np.
             ring.prepare_many(target, file, [0], [PAGE], [PAGE + 1])
         with pytest.raises(ValueError, match="1 offsets, 2 lengths"):
             ring.prepare_many(target, file, [0], [1, 2], [0])
+        with pytest.raises(ValueError, match="userdata of 2"):
+            ring.prepare_many(target, file, [0], [1], [0], [1, 2])
+        with pytest.raises(ValueError, match="negative, or too large"):
+            ring.prepare_many(target, file, [-1], [1], [0])
+        assert ring.submit() == 0
+
+
+def test_what_was_added_is_as_it_was_then(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """Arrays may change before it begins; without userdata each transfer has its position."""
+    there = random_file("data", MIB)
+    target = np.zeros(4 * PAGE, np.uint8)
+    ring = store.ring(8)
+    with store.open("data").result() as file:
+        for first in (0, 2):
+            offsets, lengths, at = np.array([first, first + 1]) * PAGE, np.full(2, PAGE), np.array([3, 2]) * PAGE
+            ring.prepare_many(target, file, offsets, lengths, at - first * PAGE)
+            offsets[:], lengths[:], at[:] = 5, 6, 7
+        assert ring.wait(timeout=PATIENCE_S) == []  # nothing has begun
+        assert ring.submit() == 4
+        found = ring.wait(min_results=4, timeout=PATIENCE_S)
+    assert sorted(each.userdata for each in found) == [0, 0, 1, 1]
+    assert (target.reshape(4, PAGE) == there[: 4 * PAGE].reshape(4, PAGE)[::-1]).all()
+
+
+def test_added_transfers_of_a_ring_that_goes(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    random_file("data", MIB)
+    target = np.zeros(PAGE, np.uint8)
+    with store.open("data").result() as file:
+        for close in (True, False):
+            ring = store.ring(4)
+            ring.prepare(target, file, 0)
+            if close:
+                ring.close()
+            del ring
+    assert (target == 0).all()
 
 
 def test_writing(store: Store, random_file: Callable[..., np.ndarray]) -> None:
@@ -188,3 +227,120 @@ def test_a_wait_has_a_limit(store: Store, random_file: Callable[..., np.ndarray]
         store.close()
         with pytest.raises(zh.Closed, match="the Store is closed"):
             other.wait()
+
+
+class TestBatches:
+    @pytest.mark.parametrize(("io_depth", "batch_wait"), [(8, 0.0), (-8, 60.0)])
+    def test_a_wait_begins_what_is_not_full(
+        self, store: Store, random_file: Callable[..., np.ndarray], io_depth: int, batch_wait: float
+    ) -> None:
+        there, target = random_file("data", MIB), np.zeros(11 * PAGE, np.uint8)
+        ring = store.ring(16, io_depth=io_depth, batch_wait=batch_wait)
+        with store.open("data").result() as file:
+            at = np.arange(11) * PAGE
+            ring.prepare_many(target, file, at, np.full(11, PAGE), at)
+            assert ring.submit() == 11
+            eventually(lambda: ring._native.ready == 8, "the full batch did not end")
+            assert ring._native.prepared == 3
+            assert len(ring.wait(min_results=11, timeout=PATIENCE_S)) == 11
+        assert (target == there[: 11 * PAGE]).all()
+        ring.close()
+
+    @pytest.mark.parametrize("io_depth", [8, -8])
+    def test_time_begins_what_is_not_full(
+        self, store: Store, random_file: Callable[..., np.ndarray], io_depth: int
+    ) -> None:
+        there, target = random_file("data", MIB), np.zeros(PAGE, np.uint8)
+        ring = store.ring(16, io_depth=io_depth, batch_wait=0.01)
+        with store.open("data").result() as file:
+            for _ in range(3):
+                target[:] = 0
+                ring.prepare(target, file, PAGE)
+                ring.submit()
+                eventually(lambda: ring._native.ready == 1, "the transfer did not begin by itself")
+                assert ring.wait() == [(0, PAGE, None)]
+                assert (target == there[PAGE : 2 * PAGE]).all()
+
+    def test_awaited_results_begin_what_is_not_full(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        random_file("data", MIB)
+        ring = store.ring(16, io_depth=8)
+
+        async def work() -> None:
+            with await store.open("data") as file:
+                ring.prepare(np.zeros(PAGE, np.uint8), file, 0, 7)
+                ring.submit()
+                assert await ring.results(timeout=PATIENCE_S) == [(7, PAGE, None)]
+
+        asyncio.run(work())
+
+
+class TestCancel:
+    def test_what_has_not_begun(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        """Of what was added, only what is meant ends, and each has one result."""
+        random_file("data", MIB)
+        target, ring = np.zeros(PAGE, np.uint8), store.ring(8, io_depth=8)
+        with store.open("data").result() as file:
+            for number in (1, 2, -3):
+                ring.prepare(target, file, 0, number)
+            ring.submit()
+            assert ring.cancel(-3) == 1
+            assert ring.cancel(5) == 0
+            done = {each.userdata: each for each in ring.wait(min_results=3, timeout=PATIENCE_S)}
+        assert sorted(done) == [-3, 1, 2]
+        assert isinstance(done[-3].error, CancelledError)
+        assert done[1] == (1, PAGE, None)
+        assert ring.wait(timeout=0) == []
+
+    @pytest.mark.parametrize("priority", ["high", "normal", "low"])
+    def test_what_is_under_way(
+        self, store: Store, random_file: Callable[..., np.ndarray], priority: Literal["high", "normal", "low"]
+    ) -> None:
+        """Every transfer has a result, cancelled or whole, after which its memory is nobody's."""
+        there, count = random_file("data", 4 * MIB), 4000
+        target, ring = np.zeros(4 * MIB, np.uint8), store.ring(count, priority=priority)
+        with store.open("data").result() as file:
+            at = np.arange(count) * PAGE % (4 * MIB)
+            ring.prepare_many(target, file, at, np.full(count, PAGE), at)
+            ring.submit()
+            ended = ring.cancel()
+            done = ring.wait(min_results=count, timeout=PATIENCE_S)
+            target[:] = 0
+            assert ring.wait(timeout=0) == []
+        assert sorted(each.userdata for each in done) == [*range(count)]
+        assert sum(isinstance(each.error, CancelledError) for each in done) == ended
+        assert {each.result for each in done if each.error is None} <= {PAGE}
+        assert (target == 0).all()
+        assert there.any()
+
+
+def test_holes_are_forbidden(store: Store) -> None:
+    """A read of a hole fails, and nothing of it is read; the others of the call are."""
+    with Path(store.folder, "sparse").open("wb") as file:
+        file.truncate(MIB)
+        file.seek(MIB // 2)
+        file.write(b"\1" * PAGE)
+    target = np.full(2 * PAGE, 0xEE, np.uint8)
+    ring = store.ring(2, flags=storage.RingFlags.FORBID_HOLES)
+    with store.open("sparse").result() as sparse:
+        ring.prepare_many(target, sparse, [0, MIB // 2], [PAGE, PAGE], [0, PAGE], [-1, 4])
+        with pytest.raises(zh.WouldBlock):
+            ring.prepare_many(target, sparse, [0], [PAGE], [0])
+        assert ring.submit() == 1
+        done = {each.userdata: each for each in ring.wait(min_results=2, timeout=PATIENCE_S)}
+    assert isinstance(done[-1].error, zh.StorageError)
+    assert done[-1].error.errno == errno.ENODATA
+    assert done[4] == (4, PAGE, None)
+    assert (target[:PAGE] == 0xEE).all()
+    assert (target[PAGE:] == 1).all()
+
+
+def test_arguments_of_a_ring(store: Store) -> None:
+    for wrong, said in (
+        ({"priority": "urgent"}, '"high", "normal" or "low", not'),
+        ({"io_depth": 1 << 40}, "io_depth must be from"),
+        ({"batch_wait": -1}, "batch_wait must be from 0"),
+        ({"flags": 1}, "flags are RingFlags, not 1"),
+        ({"flags": storage.RingFlags.FORBID_HOLES, "for_read": False}, "a ring that writes takes no flags"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            store.ring(8, **wrong)

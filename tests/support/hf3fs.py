@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from support.torchcomms_peer import own_shared_context
 from zerohop.storage.ring import Ring
@@ -48,13 +48,15 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that gets the size of each batch that begins."""
+    """A list that gets how many transfers begin, each time that some do."""
     begun: list[int] = []
-    submit = Ring.submit
+    begin = Ring._begin
 
-    def counted(ring: Ring) -> Any:
-        begun.append(submit(ring))
-        return begun[-1]
+    def counted(ring: Ring, count: int) -> None:
+        before = ring._native.prepared
+        begin(ring, count)
+        if ring._native.prepared != before:
+            begun.append(before - ring._native.prepared)
 
-    monkeypatch.setattr(Ring, "submit", counted)
+    monkeypatch.setattr(Ring, "_begin", counted)
     return begun

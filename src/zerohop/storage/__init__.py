@@ -1,8 +1,9 @@
 """Moves bytes between files and registered memory, on the host or on a GPU: ``open_store``, and what it gives."""
 
+from zerohop.storage.completion import Completion, RingFlags
 from zerohop.storage.file import File
 from zerohop.storage.iov import Iov
-from zerohop.storage.ring import Completion, Ring
+from zerohop.storage.ring import Ring
 from zerohop.storage.store import Store, open_store
 
-__all__ = ["Completion", "File", "Iov", "Ring", "Store", "open_store"]
+__all__ = ["Completion", "File", "Iov", "Ring", "RingFlags", "Store", "open_store"]

@@ -87,9 +87,9 @@ class FileEngine(Face):
         """Return a call's deadline, in nanoseconds of the monotonic clock; 0: none."""
         return self._deadline(timeout)
 
-    def new_ring(self, entries: int) -> FileRing:
+    def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return the native part of a Ring."""
-        return self._queue.ring(entries)
+        return self._queue.ring(entries, writes, priority)
 
     def transfer(
         self,

@@ -2,82 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import operator
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import weakref
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from zerohop._native import NativeError
-from zerohop.config.checks import check_flag, check_int
+from zerohop.config.checks import check_flag, check_int, check_seconds
 from zerohop.core.face import index_array, offset_of, region_of
-from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, from_native
-from zerohop.storage.failures import of_errno
+from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, from_native
+from zerohop.shown import shown
+from zerohop.storage.completion import RECORD, Completion, RingFlags, completions
 from zerohop.storage.file import File
-from zerohop.storage.numbers import MOST_BYTES, byte_number
+from zerohop.storage.numbers import byte_number
 
 if TYPE_CHECKING:
-    from zerohop._native import OpenFile, Region
     from zerohop.core.face import Local, Operation
     from zerohop.storage.file_engine import FileEngine, Offsets
     from zerohop.storage.iov import Iov
 
 _MOST_ENTRIES: Final = 1 << 20
+_PRIORITIES: Final = {"high": 0, "normal": 1, "low": 2}
 # Nanoseconds after which a wait returns to Python, so that Ctrl-C is heard.
 _CTRL_C_NS: Final = 200_000_000
-# The records that native code gives (native/storage/sinks.hpp).
-_RECORD: Final = np.dtype(
-    {
-        "names": ["userdata", "result", "status", "reason"],
-        "formats": ["i8", "i8", "u1", "u1"],
-        "offsets": [0, 8, 16, 17],
-        "itemsize": 24,
-    }
-)
-
-
-class Completion(NamedTuple):
-    """Tells how one transfer of a Ring has ended.
-
-    Attributes:
-        userdata: the number that was given with it.
-        result: the bytes that it moved, from its start on; less than asked for if the file ended.
-        error: the error if it failed, else None.
-    """
-
-    userdata: int
-    result: int
-    error: ZerohopError | None
-
-
-class _Prepared(NamedTuple):
-    """Holds transfers of one file and one memory that are to begin."""
-
-    file: OpenFile
-    region: Region
-    part: tuple[int, int]
-    numbers: list[Any]  # offsets in the file and in the memory, lengths and userdata: each a list or an array
-    keep: object
 
 
 class Ring:
     """Begins transfers and gives their results, many in one call. Thread-safe.
 
     ``prepare`` and ``prepare_many`` add transfers, ``submit`` begins all that were added, ``wait`` gives results in the
-    order in which transfers end. Memory and files stay in use until the result was taken.
+    order in which transfers end. Each transfer that was added and submitted has one result. Memory and files stay in
+    use until it was taken.
+
+    Transfers begin in batches if ``io_depth`` is not 0. Of what was submitted, full batches of ``io_depth`` begin, and
+    the rest when it is full, when ``batch_wait`` seconds have passed, or when somebody waits for results. With a
+    negative ``io_depth`` the rest begins at once unless ``batch_wait`` says how long it may wait.
     """
 
-    def __init__(self, store: FileEngine, entries: int, for_read: bool) -> None:
+    def __init__(
+        self,
+        store: FileEngine,
+        entries: int,
+        for_read: bool,
+        io_depth: int,
+        batch_wait: float,
+        priority: str,
+        flags: RingFlags,
+    ) -> None:
         """Use ``Store.ring``."""
-        check_int("entries", entries, 1, _MOST_ENTRIES)
-        check_flag("for_read", for_read)
+        self.entries = check_int("entries", entries, 1, _MOST_ENTRIES)
+        self.for_read = check_flag("for_read", for_read)
+        self.io_depth = check_int("io_depth", io_depth, -_MOST_ENTRIES, _MOST_ENTRIES)
+        self.batch_wait = check_seconds("batch_wait", batch_wait)
+        if priority not in tuple(_PRIORITIES):  # not in the dict: the argument may be what cannot be a key
+            raise ValueError(f'priority is "high", "normal" or "low", not {shown(priority)}')
+        if not isinstance(flags, RingFlags):
+            raise TypeError(f"flags are RingFlags, not {shown(flags)}")
+        if not for_read and flags:
+            raise ValueError("a ring that writes takes no flags")
         self.store = store
-        self.entries = entries
-        self.for_read = for_read
-        self._native = store.new_ring(entries)
-        self._prepared: list[_Prepared] = []
-        self._count = 0
+        self.priority = priority
+        self.flags = flags
+        self._native = store.new_ring(entries, not for_read, _PRIORITIES[priority])
+        self._submitted = 0  # the transfers that submit() was called for, and that wait for their batch
+        self._timer: threading.Timer | None = None
+        self._kept: list[object] = []  # the memory and the files of what was added, which nobody is to close meanwhile
         self._closed = False
         self._lock = threading.Lock()
 
@@ -121,7 +115,6 @@ class Ring:
         Raises:
             WouldBlock, ValueError, TypeError, StorageError, Closed: as ``prepare``.
         """
-        self._check()
         if not isinstance(file, File):
             raise TypeError(f"file is a File, as Store.open gives it, not {type(file).__name__}")
         native, memory = file.native(), self.store.memory_of(view)
@@ -129,53 +122,69 @@ class Ring:
         places = index_array(offsets, "offsets")
         sizes, starts = index_array(lengths, "lengths"), index_array(at, "offsets in the memory")
         numbers = np.arange(places.size) if userdata is None else index_array(userdata, "userdata")
-        if not places.size == sizes.size == starts.size == numbers.size:
-            raise ValueError(
-                f"{places.size} offsets, {sizes.size} lengths, {starts.size} offsets in the memory, and userdata of "
-                f"{numbers.size}"
-            )
-        if bool(((starts < 0) | (sizes < 0) | (starts > memory.nbytes - sizes)).any()):
-            raise ValueError(f"a range does not lie within the {memory.nbytes} bytes of the memory")
-        if bool(((places < 0) | (places > MOST_BYTES - sizes)).any()):
-            raise ValueError("an offset in the file is negative, or too large")
-        arrays = [np.array(places), np.array(starts), np.array(sizes), np.array(numbers)]
-        added = _Prepared(native, region_of(memory), (offset_of(memory), memory.nbytes), arrays, (memory, file))
+        holes: list[int] = []
+        if self.flags & RingFlags.FORBID_HOLES and places.size == sizes.size == starts.size == numbers.size:
+            bad = np.array([file.hole_in(*each).result() is not None for each in zip(places, sizes, strict=True)], bool)
+            holes = numbers[bad].tolist()
+            places, sizes, starts, numbers = places[~bad], sizes[~bad], starts[~bad], numbers[~bad]
+        where = region_of(memory), offset_of(memory), memory.nbytes
         with self._lock:
-            if self._native.taken_up + self._count + places.size > self.entries:
+            self._check()
+            room = self.entries - self._native.taken_up - self._native.prepared
+            if len(holes) + places.size > room or not self._native.prepare(
+                native, *where, places, starts, sizes, numbers
+            ):
                 raise WouldBlock(
                     f"the ring has {self.entries} entries, which are taken",
                     fix="take results with wait(), or make the ring larger",
                 )
-            self._prepared.append(added)
-            self._count += places.size
+            self._kept.append((memory, file))
+            for number in holes:
+                self._native.refuse(number % (1 << 64), errno.ENODATA)
 
     def submit(self) -> int:
-        """Begin all transfers that were added; return their number.
+        """Begin the transfers that were added, in batches as ``io_depth`` says; return how many were added.
+
+        A transfer that cannot begin, because its memory was closed, has that as its result.
 
         Raises:
-            Closed: the Ring or the Store is closed; or the memory of a transfer is, which is dropped together with
-                those that were added in the same call. All others stay added.
-            MemoryError: there is no memory for it; what was added stays added.
+            Closed: the Ring or the Store is closed.
+            MemoryError: there is no memory for it; what has not begun stays added.
         """
         self._check()
-        begun = 0
         with self._lock:
-            while self._prepared:
-                each = self._prepared[0]
-                size = each.numbers[0].size
-                try:
-                    room = self._native.post(each.file, each.region, not self.for_read, *each.part, *each.numbers)
-                except (NativeError, ValueError) as error:  # ValueError: the memory is closed, and its region gone
-                    self._check()
-                    self._drop_first(size)
-                    if isinstance(error, NativeError):
-                        raise from_native(*error.args, operation="submit") from None
-                    raise Closed("the memory of a transfer was closed before submit()", operation="submit") from None
-                if not room:
-                    raise WouldBlock("the ring is full", fix="take results with wait()", operation="submit")
-                self._drop_first(size)
-                begun += size
-        return begun
+            added, self._submitted = self._native.prepared - self._submitted, self._native.prepared
+            depth = abs(self.io_depth)
+            holds = self.io_depth > 0 or (self.io_depth < 0 and self.batch_wait > 0)
+            self._begin(self._submitted - (self._submitted % depth if holds else 0))
+            if self._submitted and self.batch_wait and self._timer is None:
+                self._timer = threading.Timer(self.batch_wait, _time_is_up, (weakref.ref(self),))
+                self._timer.daemon = True
+                self._timer.start()
+        return added
+
+    def cancel(self, userdata: int | None = None) -> int:
+        """End transfers that have not ended, with CancelledError; return how many these were.
+
+        Each has its result as usual, when nothing uses its memory any more: what the system has begun ends first.
+
+        Args:
+            userdata: cancels transfers with this number; None: all.
+
+        Raises:
+            Closed: the Ring or the Store is closed.
+        """
+        self._check()
+        number = None if userdata is None else operator.index(userdata)
+        with self._lock:
+            before = self._native.prepared
+            try:
+                return self._native.cancel(None if number is None else number % (1 << 64))
+            except NativeError as error:
+                self._check()
+                raise from_native(*error.args, operation="cancel") from None
+            finally:
+                self._submitted = max(0, self._submitted - (before - self._native.prepared))
 
     def wait(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
@@ -192,7 +201,7 @@ class Ring:
             ValueError, TypeError: an argument makes no sense.
             Closed: the Store is closed.
         """
-        return self._completions(self.wait_array(max_results, min_results, timeout))
+        return completions(self.wait_array(max_results, min_results, timeout))
 
     def wait_array(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
@@ -202,14 +211,17 @@ class Ring:
         A ``result`` is negative where the transfer failed with such an errno, and ``status`` is 0 where it did not.
         """
         most = self._most(max_results, min_results)
-        self._wait_until(min(min_results, most), timeout)
-        return np.frombuffer(self._native.take(most), _RECORD)
+        self._begin_submitted()
+        if self._native.ready < min(min_results, most):
+            self._wait_until(min(min_results, most), timeout)
+        return np.frombuffer(self._native.take(most), RECORD)
 
     async def results(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
     ) -> list[Completion]:
         """Return results like ``wait``, for coroutines: the loop goes on meanwhile."""
         most = self._most(max_results, min_results)
+        self._begin_submitted()
         deadline = self.store.deadline_of(timeout)
         while True:
             if self._native.ready < min(min_results, most):
@@ -217,18 +229,13 @@ class Ring:
             taken = self._native.take(most)
             # Another task may have taken what this one has waited for.
             if taken or not min_results or not self._native.taken_up:
-                return self._completions(np.frombuffer(taken, _RECORD))
+                return completions(np.frombuffer(taken, RECORD))
 
     def _most(self, max_results: int | None, min_results: int) -> int:
         """Return the most results that a call takes."""
         check_int("min_results", min_results, 0, _MOST_ENTRIES)
         self.store.check_usable()
         return self.entries if max_results is None else check_int("max_results", max_results, 1, _MOST_ENTRIES)
-
-    def _drop_first(self, size: int) -> None:
-        """Take the first of what was added away; the caller holds the lock."""
-        del self._prepared[0]
-        self._count -= size
 
     def _enough(self, results: int, deadline_ns: int) -> Operation[int]:
         """Return an Operation that ends when so many results are there, or all that can still come."""
@@ -242,11 +249,43 @@ class Ring:
     def close(self) -> None:
         """Drop what was added, and what has not begun; what is under way still uses its memory until it ends."""
         if not self._closed:
-            self._closed = True
-            self._native.close()
             with self._lock:
-                self._prepared.clear()
-                self._count = 0
+                self._closed = True
+                self._stop_timer()
+                self._native.close()
+                self._kept.clear()
+
+    def begin_submitted(self) -> None:
+        """Begin what was submitted and waits for its batch to be full, because its time is up."""
+        with contextlib.suppress(Closed), self._lock:
+            self._timer = None
+            if not self._closed:
+                self._begin(self._submitted)
+
+    def _begin_submitted(self) -> None:
+        if self._submitted:
+            with self._lock:
+                self._begin(self._submitted)
+
+    def _begin(self, count: int) -> None:
+        """Begin the first transfers that were added; the lock is held."""
+        before = self._native.prepared
+        try:
+            self._native.submit(count)
+        except NativeError as error:
+            self._check()
+            raise from_native(*error.args, operation="submit") from None
+        finally:
+            self._submitted -= before - self._native.prepared
+        if not self._submitted:
+            self._stop_timer()
+        if not self._native.prepared:
+            self._kept.clear()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _check(self) -> None:
         self.store.check_usable()
@@ -268,15 +307,8 @@ class Ring:
                 )
             spin_ns = 0
 
-    def _completions(self, records: np.ndarray[Any, Any]) -> list[Completion]:
-        return [
-            Completion(int(each["userdata"]), max(0, int(each["result"])), _error_of(each) if each["status"] else None)
-            for each in records
-        ]
 
-
-def _error_of(record: Any) -> ZerohopError:
-    result = int(record["result"])
-    if result < 0:
-        return of_errno(-result, "transfer", "")
-    return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=result)
+def _time_is_up(ring: weakref.ref[Ring]) -> None:
+    there = ring()
+    if there is not None:
+        there.begin_submitted()

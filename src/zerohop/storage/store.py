@@ -13,6 +13,7 @@ from zerohop.core.face import Memory, View
 from zerohop.shown import shown
 from zerohop.storage import failures
 from zerohop.storage.beneath import open_beneath, parent_of, refused
+from zerohop.storage.completion import RingFlags
 from zerohop.storage.file_engine import FileEngine
 from zerohop.storage.iov import Iov
 from zerohop.storage.opening import of_descriptor, opened
@@ -164,19 +165,33 @@ class Store(FileEngine):
         self.check_usable()
         return self.new_iov(self.memory_of(x), owned=not isinstance(x, (Memory, View, Iov)))
 
-    def ring(self, entries: int, *, for_read: bool = True) -> Ring:
+    def ring(
+        self,
+        entries: int,
+        *,
+        for_read: bool = True,
+        io_depth: int = 0,
+        batch_wait: float = 0.0,
+        priority: Literal["high", "normal", "low"] = "normal",
+        flags: RingFlags = RingFlags.NONE,
+    ) -> Ring:
         """Return a Ring for many small reads, or writes, at a time.
 
         Args:
             entries: transfers that may be prepared, or under way, or have ended with their results not taken yet.
             for_read: whether it reads; otherwise it writes.
+            io_depth: transfers of a batch; 0: all that are submitted together; negative: as many at most (see Ring).
+            batch_wait: seconds after which a batch begins that is not full; 0: it does not begin by itself.
+            priority: transfers of a ring with a higher one begin first where not all can be under way. io_uring tells
+                the disk's scheduler, too.
+            flags: see RingFlags.
 
         Raises:
             ValueError, TypeError: an argument makes no sense.
             Closed: the Store is closed.
         """
         self.check_usable()
-        return Ring(self, entries, for_read)
+        return Ring(self, entries, for_read, io_depth, batch_wait, priority, flags)
 
     def listdir(self, path: str = "") -> Operation[list[str]]:
         """List the names in a folder of the store, in no order; errors as those of ``open``."""

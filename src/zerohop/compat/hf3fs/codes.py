@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def code_of(error: Exception) -> int:
+def code_of(error: BaseException) -> int:
     """Return the errno of an error."""
     if isinstance(error, OSError) and error.errno:
         return error.errno

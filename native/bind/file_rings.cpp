@@ -1,0 +1,211 @@
+// Binds the rings of transfers between files and memory.
+#include "bind/files.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <cassert>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace zerohop::bind {
+
+namespace {
+
+using storage::Completion;
+using storage::OpenFile;
+using storage::Range;
+using storage::Ring;
+
+// Transfers of one file and one memory that are to begin, from the first that has not on.
+struct Prepared {
+    std::shared_ptr<OpenFile> file;
+    std::shared_ptr<Region> memory;
+    std::vector<Range> ranges;
+    size_t begun = 0;
+};
+
+struct PyRing {
+    PyFileQueue home;
+    std::shared_ptr<Ring> ring;
+    // One thread at a time uses these: the caller has a lock.
+    std::deque<Prepared> prepared;
+    size_t prepared_count = 0;
+    bool write;
+    storage::Priority priority;
+
+    PyRing(PyFileQueue queue, std::shared_ptr<Ring> results, bool writes, storage::Priority place)
+        : home(std::move(queue)), ring(std::move(results)), write(writes), priority(place) {}
+    PyRing(PyRing&&) = default;
+    PyRing& operator=(PyRing&&) = delete;
+    ~PyRing() { drop_prepared(); }
+
+    void drop_prepared() {
+        prepared_count = 0;
+        for (Prepared& each : prepared) {
+            reset_without_gil(each.memory);
+        }
+        prepared.clear();
+    }
+};
+
+bool prepare(PyRing& self, const PyOpenFile& file, const PyRegion& region, uint64_t part_offset, uint64_t part_nbytes,
+             nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
+    const Indices files(file_offsets);
+    const Indices memories(memory_offsets);
+    const Indices counts(lengths);
+    std::optional<Indices> numbers;
+    if (!userdata.is_none()) {
+        numbers.emplace(userdata);
+    }
+    std::vector<Range> ranges = ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(),
+                                          counts.numbers(), numbers ? std::optional(numbers->numbers()) : std::nullopt);
+    const size_t count = ranges.size();
+    if (!self.ring->has_room(self.prepared_count + count)) {
+        return false;
+    }
+    self.prepared.push_back({file.file, region.get(), std::move(ranges)});
+    self.prepared_count += count;
+    return true;
+}
+
+// Begins the first `count` of the transfers that were added. One that cannot begin has its result like the others.
+void submit(PyRing& self, size_t count) {
+    const Held held = self.home.hold();
+    const Released release;
+    while (count > 0 && !self.prepared.empty()) {
+        Prepared& first = self.prepared.front();
+        const auto ranges = std::span<const Range>(first.ranges)
+                                .subspan(first.begun)
+                                .first(std::min(count, first.ranges.size() - first.begun));
+        // There was room when they were prepared, and only the caller, who has the lock, takes any.
+        [[maybe_unused]] const bool room = self.ring->reserve(ranges.size());
+        assert(room);
+        Outcome outcome;
+        try {
+            outcome = held.queue->post({first.file, first.memory, self.write, self.priority}, ranges, self.ring);
+        } catch (...) { // whatever it is, such as no memory: nothing has begun
+            self.ring->release(ranges.size());
+            throw;
+        }
+        for (const Range& range : ranges) {
+            if (!outcome.ok()) {
+                self.ring->ended(range.userdata, {0, outcome, 0});
+            }
+        }
+        count -= ranges.size();
+        self.prepared_count -= ranges.size();
+        first.begun += ranges.size();
+        if (first.begun == first.ranges.size()) {
+            self.prepared.pop_front();
+        }
+    }
+}
+
+// Gives a transfer that is not carried out its result; false if the ring has no room for it.
+bool refuse(PyRing& self, uint64_t userdata, int error) {
+    if (!self.ring->has_room(self.prepared_count + 1)) {
+        return false;
+    }
+    [[maybe_unused]] const bool room = self.ring->reserve(1);
+    assert(room);
+    self.ring->ended(userdata, {0, {Status::file_error, Reason::none}, error});
+    return true;
+}
+
+// Ends transfers with this userdata, or all; returns their number.
+size_t cancel(PyRing& self, std::optional<uint64_t> userdata) {
+    const Held held = self.home.hold();
+    const Released release;
+    constexpr Outcome kCancelled{Status::cancelled, Reason::user};
+    size_t ended = 0;
+    for (Prepared& each : self.prepared) {
+        each.ranges.erase(each.ranges.begin(), each.ranges.begin() + static_cast<ptrdiff_t>(each.begun));
+        each.begun = 0;
+        ended += std::erase_if(each.ranges, [&](const Range& range) {
+            const bool meant = !userdata || range.userdata == *userdata;
+            if (meant) {
+                [[maybe_unused]] const bool room = self.ring->reserve(1);
+                assert(room);
+                self.ring->ended(range.userdata, {0, kCancelled, 0});
+            }
+            return meant;
+        });
+    }
+    std::erase_if(self.prepared, [](const Prepared& each) { return each.ranges.empty(); });
+    self.prepared_count -= ended;
+    return ended + held.queue->cancel(*self.ring, userdata, kCancelled);
+}
+
+nb::bytes take(const PyRing& self, size_t most) {
+    std::vector<Completion> taken(std::min(most, self.ring->ready()));
+    taken.resize(self.ring->take(taken));
+    return nb::bytes(taken.data(), taken.size() * sizeof(Completion));
+}
+
+} // namespace
+
+void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
+    queue.def(
+        "ring",
+        [](const PyFileQueue& self, size_t entries, bool write, int priority) {
+            return PyRing{self, std::make_shared<Ring>(*self.hold().engine, entries), write,
+                          static_cast<storage::Priority>(priority)};
+        },
+        nb::arg("entries"), nb::arg("write"), nb::arg("priority"), "Priority: 0 is high, 1 normal, 2 low.");
+
+    nb::class_<PyRing>(m, "FileRing", "Keeps the results of transfers until they are taken.")
+        .def("prepare", &prepare, nb::arg("file"), nb::arg("region"), nb::arg("part_offset"), nb::arg("part_nbytes"),
+             nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
+             "Adds transfers that submit() begins; False, and nothing is done, if the ring has no room for them all.")
+        .def_prop_ro(
+            "prepared", [](const PyRing& self) { return self.prepared_count; },
+            "The transfers that were added and have not begun.")
+        .def("submit", &submit, nb::arg("count"),
+             "Begins the first transfers that were added. After an error the rest is still there.")
+        .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
+             "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
+        .def("cancel", &cancel, nb::arg("userdata").none(),
+             "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number.")
+        .def("take", &take, nb::arg("most"), "Results as records of 24 bytes: userdata, result, status, reason.")
+        .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
+        .def_prop_ro(
+            "taken_up", [](const PyRing& self) { return self.ring->taken_up(); },
+            "The transfers that have begun, and whose results were not taken.")
+        .def(
+            "wait",
+            [](const PyRing& self, size_t results, uint64_t deadline_ns, uint64_t spin_ns) {
+                const Held held = self.home.hold();
+                const Released release;
+                return held.engine->wait(
+                    [&] {
+                        return self.ring->ready() >= std::min(results, self.ring->taken_up()) || held.engine->closed();
+                    },
+                    deadline_ns, spin_ns);
+            },
+            nb::arg("results"), nb::arg("deadline_ns"), nb::arg("spin_ns"),
+            "Waits until that many results are there, or all that can still come.")
+        .def(
+            "end_when",
+            [](const PyRing& self, size_t results, uint64_t deadline_ns) {
+                const Held held = self.home.hold();
+                OpRef op = held.engine->operations().create(deadline_ns);
+                self.ring->end_when(results, op);
+                held.engine->note_pending(deadline_ns, now_ns());
+                return PyOp{held.engine, std::move(op)};
+            },
+            nb::arg("results"), nb::arg("deadline_ns"), nb::call_guard<Released>())
+        .def(
+            "close",
+            [](PyRing& self) {
+                self.ring->close();
+                self.drop_prepared();
+            },
+            "Drops what was added, and what has not begun.");
+}
+
+} // namespace zerohop::bind

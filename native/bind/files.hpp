@@ -1,0 +1,63 @@
+// What the bindings of files and of their rings share.
+#pragma once
+
+#include "bind/common.hpp"
+#include "bind/indices.hpp"
+#include "storage/file_queue.hpp"
+#include "storage/sinks.hpp"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace zerohop::bind {
+
+struct PyOpenFile {
+    std::shared_ptr<storage::OpenFile> file;
+};
+
+// The engine and its queue, for the length of a call.
+struct Held {
+    std::shared_ptr<Engine> engine; // destroyed after the queue
+    std::shared_ptr<storage::FileQueue> queue;
+};
+
+// Keeps neither alive: the engine has the queue until that is closed, and a Store that is closed but kept has nothing.
+struct PyFileQueue {
+    std::weak_ptr<Engine> engine;
+    std::weak_ptr<storage::FileQueue> queue;
+    std::string backend;
+    uint64_t staging_bytes = 0;
+    std::string why_no_uring;
+
+    // Throws NativeError if either is closed.
+    [[nodiscard]] Held hold() const {
+        Held held{engine.lock(), queue.lock()};
+        if (!held.engine || held.engine->closed()) {
+            throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+        }
+        if (!held.queue) {
+            throw NativeError(Status::closed, Reason::owner_closed, "the Store is closed");
+        }
+        return held;
+    }
+};
+
+// A part of a region, and the transfers' offsets count from its start.
+struct Part {
+    const PyRegion& region;
+    uint64_t offset;
+    uint64_t nbytes;
+};
+
+// Without userdata each range has its own position. Throws ValueError unless each range lies within the part, and its
+// bytes of the file can have numbers.
+std::vector<storage::Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
+                                      std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
+                                      std::optional<std::span<const int64_t>> userdata);
+
+void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m);
+
+} // namespace zerohop::bind

@@ -1,0 +1,71 @@
+"""Declares Completion, the result of one transfer of a Ring, and RingFlags."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from zerohop.errors import CANCELLED, ZerohopError, from_native
+from zerohop.storage.failures import of_errno
+
+if TYPE_CHECKING:
+    from concurrent.futures import CancelledError
+
+# The records that native code gives (native/storage/sinks.hpp).
+RECORD: Final = np.dtype(
+    {
+        "names": ["userdata", "result", "status", "reason"],
+        "formats": ["i8", "i8", "u1", "u1"],
+        "offsets": [0, 8, 16, 17],
+        "itemsize": 24,
+    }
+)
+
+
+class Completion(NamedTuple):
+    """Tells how one transfer of a Ring has ended.
+
+    Attributes:
+        userdata: the number that was given with it.
+        result: the bytes that it moved, from its start on; less than asked for if the file ended.
+        error: the error if it failed, else None; ``concurrent.futures.CancelledError`` after ``Ring.cancel``.
+    """
+
+    userdata: int
+    result: int
+    error: ZerohopError | CancelledError | None
+
+
+class RingFlags(enum.Flag):
+    """Changes how transfers of a Ring behave.
+
+    Attributes:
+        NONE: as documented.
+        FORBID_HOLES: a read of a range with a hole, bytes that were never written, fails with ENODATA, and nothing is
+            read. Otherwise holes read as zeros. Whether there is one is found out when the transfer is added.
+    """
+
+    NONE = 0
+    FORBID_HOLES = 1
+
+
+def completions(records: np.ndarray[Any, Any]) -> list[Completion]:
+    """Return the Completions of records that native code gave."""
+    return [
+        Completion(int(each["userdata"]), max(0, int(each["result"])), _error_of(each) if each["status"] else None)
+        for each in records
+    ]
+
+
+def _error_of(record: Any) -> ZerohopError | CancelledError:
+    result = int(record["result"])
+    if record["status"] == CANCELLED:
+        # Imported here because concurrent.futures imports logging, which nothing else needs.
+        from concurrent.futures import CancelledError
+
+        return CancelledError("the transfer was cancelled")
+    if result < 0:
+        return of_errno(-result, "transfer", "")
+    return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=result)
