@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace zerohop {
@@ -66,6 +67,9 @@ public:
         }
     }
     Pin(Pin&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
+    template <class U>
+        requires std::is_convertible_v<U*, T*>
+    Pin(Pin<U>&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
     Pin& operator=(Pin other) noexcept {
         std::swap(target_, other.target_);
         return *this;
@@ -96,6 +100,7 @@ public:
     explicit operator bool() const { return target_ != nullptr; }
 
 private:
+    template <class U> friend class Pin;
     T* target_ = nullptr;
 };
 

@@ -24,7 +24,7 @@ using storage::Ring;
 // Transfers of one file and one memory that are to begin, from the first that has not on.
 struct Prepared {
     std::shared_ptr<OpenFile> file;
-    std::shared_ptr<Region> memory;
+    Target memory;
     std::vector<Range> ranges;
     size_t begun = 0;
 };
@@ -47,13 +47,13 @@ struct PyRing {
     void drop_prepared() {
         prepared_count = 0;
         for (Prepared& each : prepared) {
-            reset_without_gil(each.memory);
+            each.memory.drop();
         }
         prepared.clear();
     }
 };
 
-bool prepare(PyRing& self, const PyOpenFile& file, const PyRegion& region, uint64_t part_offset, uint64_t part_nbytes,
+bool prepare(PyRing& self, const PyOpenFile& file, nb::handle memory, uint64_t part_offset, uint64_t part_nbytes,
              nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
     const Indices files(file_offsets);
     const Indices memories(memory_offsets);
@@ -62,13 +62,14 @@ bool prepare(PyRing& self, const PyOpenFile& file, const PyRegion& region, uint6
     if (!userdata.is_none()) {
         numbers.emplace(userdata);
     }
-    std::vector<Range> ranges = ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(),
-                                          counts.numbers(), numbers ? std::optional(numbers->numbers()) : std::nullopt);
+    const Part part = Part::of(memory, part_offset, part_nbytes);
+    std::vector<Range> ranges = ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(),
+                                          numbers ? std::optional(numbers->numbers()) : std::nullopt);
     const size_t count = ranges.size();
     if (!self.ring->has_room(self.prepared_count + count)) {
         return false;
     }
-    self.prepared.push_back({file.file, region.get(), std::move(ranges)});
+    self.prepared.push_back({file.file, part.target, std::move(ranges)});
     self.prepared_count += count;
     return true;
 }
@@ -87,7 +88,12 @@ void submit(PyRing& self, size_t count) {
         assert(room);
         Outcome outcome;
         try {
-            outcome = held.queue->post({first.file, first.memory, self.write, self.priority}, ranges, self.ring);
+            Place place;
+            outcome = first.memory.pin(self.write, place);
+            if (outcome.ok()) {
+                outcome =
+                    held.queue->post({first.file, std::move(place), self.write, self.priority}, ranges, self.ring);
+            }
         } catch (...) { // whatever it is, such as no memory: nothing has begun
             self.ring->release(ranges.size());
             throw;
@@ -159,7 +165,7 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
         nb::arg("entries"), nb::arg("write"), nb::arg("priority"), "Priority: 0 is high, 1 normal, 2 low.");
 
     nb::class_<PyRing>(m, "FileRing", "Keeps the results of transfers until they are taken.")
-        .def("prepare", &prepare, nb::arg("file"), nb::arg("region"), nb::arg("part_offset"), nb::arg("part_nbytes"),
+        .def("prepare", &prepare, nb::arg("file"), nb::arg("memory"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
              "Adds transfers that submit() begins; False, and nothing is done, if the ring has no room for them all.")
         .def_prop_ro(

@@ -45,11 +45,32 @@ struct PyFileQueue {
     }
 };
 
-// A part of a region, and the transfers' offsets count from its start.
+// A peer's memory that files are read into and written from without a lane.
+struct PyReached {
+    std::shared_ptr<const RemoteAccess> access;
+    uint64_t nbytes = 0;
+    uint8_t rights = 0;
+};
+
+// Memory of this side, or a peer's: what transfers are prepared with.
+struct Target {
+    std::shared_ptr<Region> region; // null: a peer's
+    PyReached reached;
+
+    // Pins it for a transfer; if the outcome is not ok, nothing may touch it.
+    [[nodiscard]] Outcome pin(bool write, Place& place) const;
+    void drop() { reset_without_gil(region); }
+};
+
+// A part of such memory, and the transfers' offsets count from its start.
 struct Part {
-    const PyRegion& region;
-    uint64_t offset;
-    uint64_t nbytes;
+    Target target;
+    uint64_t offset = 0;
+    uint64_t nbytes = 0;
+
+    // Takes a PyRegion or a PyReached. Throws ValueError if it is closed, or does not have the part; TypeError if it is
+    // neither.
+    static Part of(nb::handle memory, uint64_t offset, uint64_t nbytes);
 };
 
 // Without userdata each range has its own position. Throws ValueError unless each range lies within the part, and its

@@ -20,29 +20,32 @@ using storage::FileQueue;
 using storage::OpenFile;
 using storage::Range;
 
-PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& region, bool write, uint64_t part_offset,
+PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory, bool write, uint64_t part_offset,
               uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, bool whole,
               uint64_t deadline_ns) {
     const Held held = self.hold();
+    const Part part = Part::of(memory, part_offset, part_nbytes);
     const Indices files(file_offsets);
     const Indices memories(memory_offsets);
     const Indices counts(lengths);
-    std::vector<Range> ranges = ranges_of({region, part_offset, part_nbytes}, files.numbers(), memories.numbers(),
-                                          counts.numbers(), std::nullopt);
+    const std::vector<Range> ranges =
+        ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(), std::nullopt);
     uint64_t least = 0;
     for (const Range& range : ranges) {
         least += whole ? range.nbytes : 0;
     }
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
-    const std::shared_ptr<Region> memory = region.get();
     OpRef op = held.engine->operations().create(deadline_ns);
     const Released release;
     if (ranges.empty()) {
         op->finish({});
     } else {
         auto sink = std::make_shared<storage::OperationSink>(*held.engine, op, ranges.size(), least);
-        if (const Outcome outcome = held.queue->post({file.file, memory, write}, ranges, std::move(sink));
-            !outcome.ok()) {
+        Place place;
+        Outcome outcome = part.target.pin(write, place);
+        if (outcome.ok()) {
+            outcome = held.queue->post({file.file, std::move(place), write}, ranges, std::move(sink));
+        }
+        if (!outcome.ok()) {
             op->finish(outcome);
             throw NativeError(outcome, "");
         }
@@ -55,6 +58,27 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, const PyRegion& r
 
 } // namespace
 
+Outcome Target::pin(bool write, Place& place) const {
+    if (region) {
+        return pin_place(region, place);
+    }
+    const uint8_t needed = write ? kRightRead : kRightWrite; // a write to a file reads the memory
+    return (reached.rights & needed) == 0 ? Outcome{Status::access_denied, Reason::rights} : reached.access->pin(place);
+}
+
+Part Part::of(nb::handle memory, uint64_t offset, uint64_t nbytes) {
+    if (nb::isinstance<PyReached>(memory)) {
+        const auto& reached = nb::cast<const PyReached&>(memory);
+        if (offset > reached.nbytes || nbytes > reached.nbytes - offset) {
+            throw nb::value_error("the part does not lie within the peer's memory");
+        }
+        return {{nullptr, reached}, offset, nbytes};
+    }
+    const auto& region = nb::cast<const PyRegion&>(memory);
+    region.check(offset, nbytes);
+    return {{region.get(), {}}, offset, nbytes};
+}
+
 std::vector<Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
                              std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
                              std::optional<std::span<const int64_t>> userdata) {
@@ -66,7 +90,6 @@ std::vector<Range> ranges_of(const Part& part, std::span<const int64_t> file_off
                                  (userdata ? ", and userdata of " + std::to_string(userdata->size()) : "");
         throw nb::value_error(told.c_str());
     }
-    part.region.check(part.offset, part.nbytes);
     std::vector<Range> ranges(count);
     for (size_t i = 0; i < count; ++i) {
         const auto nbytes = static_cast<uint64_t>(lengths[i]);
@@ -98,6 +121,18 @@ void register_storage(nb::module_& m) {
         .def_prop_ro(
             "moved", [](const PyOpenFile& self) { return self.file->moved(); },
             "The bytes that were moved past the page cache, and through it.");
+
+    nb::class_<PyReached>(m, "Reached", "A peer's memory that files are read into and written from without a lane.")
+        .def(
+            "__init__",
+            [](PyReached* self, Engine& engine, uint64_t route) {
+                const std::shared_ptr<const Route> found = engine.route(route);
+                if (!found || !found->access) {
+                    throw nb::value_error("no such route, or only its lane reaches the memory");
+                }
+                new (self) PyReached{found->access, found->remote_nbytes, found->rights};
+            },
+            nb::arg("engine"), nb::arg("route"));
 
     nb::class_<PyFileQueue> queue(m, "FileQueue", "Carries out transfers between files and memory.");
     queue
@@ -146,7 +181,7 @@ void register_storage(nb::module_& m) {
             },
             nb::arg("region"))
         .def(
-            "transfer", &transfer, nb::arg("file"), nb::arg("region"), nb::arg("write"), nb::arg("part_offset"),
+            "transfer", &transfer, nb::arg("file"), nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"),
             nb::arg("part_nbytes"), nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
             nb::arg("whole"), nb::arg("deadline_ns"),
             "Begins one transfer for each entry of the arrays. The Op ends with the last; its bytes are their sum, and "

@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/page_list.hpp"
+#include "memory/place.hpp"
 #include "memory/region.hpp"
 #include "memory/share.hpp"
 #include "operation/operation.hpp"
@@ -24,6 +25,8 @@ struct RemoteAccess {
     virtual ~RemoteAccess() = default;
     RemoteAccess(const RemoteAccess&) = delete;
     RemoteAccess& operator=(const RemoteAccess&) = delete;
+    // Pins the memory for work that is no lane's. Not ok if only a lane reaches it, or its owner has taken it back.
+    [[nodiscard]] virtual Outcome pin(Place& /*place*/) const { return {Status::unsupported, Reason::none}; }
 
     const uint64_t nbytes; // reachable, from the share's start
     const uint8_t rights;  // kRightRead, kRightWrite

@@ -54,11 +54,9 @@ FileQueue::~FileQueue() {
     }
 }
 
-Outcome FileQueue::post(const Ends& ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink) {
+Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink) {
     auto batch = std::make_shared<Batch>();
-    if (const Outcome pinned = pin_local(ends.memory, batch->memory); !pinned.ok()) {
-        return pinned;
-    }
+    batch->memory = std::move(ends.memory);
     batch->file = ends.file;
     batch->sink = std::move(sink);
     batch->write = ends.write;
@@ -76,7 +74,7 @@ Outcome FileQueue::post(const Ends& ends, std::span<const Range> ranges, std::sh
     if (closed_) {
         return *closed_;
     }
-    if (const auto* const fixed = fixed_.of(ends.memory); fixed != nullptr) {
+    if (const auto* const fixed = fixed_.of(batch->memory.region); fixed != nullptr) {
         batch->fixed = *fixed;
     }
     waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
@@ -232,8 +230,8 @@ bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& trans
     }
     const size_t number = free_.back();
     Piece& piece = pieces_[number];
-    if (batch->memory->is_host()) {
-        piece.at = batch->memory->host() + transfer.range.memory_offset + transfer.issued;
+    if (batch->memory.host != nullptr) {
+        piece.at = batch->memory.host + transfer.range.memory_offset + transfer.issued;
     } else {
         Outcome why;
         piece.block = staging_.try_acquire(why);
@@ -276,8 +274,9 @@ void FileQueue::add_job(size_t number) {
     }
     piece.past_cache = way.past_cache;
     const bool slow = !way.past_cache && left > kSlowCopy;
-    const auto at = static_cast<uint64_t>(data - batch.memory->host());
-    const int buffer = batch.fixed.empty() ? -1 : FixedBuffers::find(batch.fixed, at, left);
+    const int buffer = batch.fixed.empty()
+                           ? -1
+                           : FixedBuffers::find(batch.fixed, static_cast<uint64_t>(data - batch.memory.host), left);
     io_.add({way.fd, batch.write, slow, batch.priority, data, static_cast<uint32_t>(left), offset, buffer, number});
 }
 
@@ -303,7 +302,11 @@ void FileQueue::take_result(const Result& result) {
     }
     if (result.value < 0 || (result.value == 0 && batch.write)) {
         const int error = result.value < 0 ? -result.value : EIO;
-        fail(transfer, error == EFAULT ? kLocalMemoryGone : kFileError, error);
+        fail(transfer,
+             error != EFAULT                  ? kFileError
+             : batch.memory.region == nullptr ? kMemoryGone
+                                              : kLocalMemoryGone,
+             error);
         return finish_piece(result.number);
     }
     piece.done += static_cast<uint64_t>(result.value);
@@ -321,12 +324,12 @@ void FileQueue::take_result(const Result& result) {
 void FileQueue::copy(size_t number, bool to_device) {
     Piece& piece = pieces_[number];
     Transfer& transfer = piece.batch->transfers[piece.transfer];
-    const Region& memory = *piece.batch->memory;
-    const uint64_t device = memory.address() + transfer.range.memory_offset + piece.start;
+    const Place& memory = piece.batch->memory;
+    const uint64_t device = memory.address + transfer.range.memory_offset + piece.start;
     const auto host = reinterpret_cast<uint64_t>(piece.at);
     Outcome why;
     accel::Stream* const stream = engine_.accelerators().stream(
-        memory.device(), to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
+        memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
         1 + static_cast<unsigned>(number % 4), why);
     if (stream == nullptr) {
         fail(transfer, why, 0);

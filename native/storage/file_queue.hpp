@@ -5,6 +5,7 @@
 #include "base/sync.hpp"
 #include "engine/engine.hpp"
 #include "engine/work.hpp"
+#include "memory/place.hpp"
 #include "memory/region.hpp"
 #include "storage/file_io.hpp"
 #include "storage/fixed_buffers.hpp"
@@ -54,7 +55,7 @@ struct Range {
 // What all transfers of one call have in common.
 struct Ends {
     const std::shared_ptr<OpenFile>& file;
-    const std::shared_ptr<Region>& memory;
+    Place memory;
     bool write = false;
     Priority priority = Priority::normal;
 };
@@ -62,7 +63,7 @@ struct Ends {
 // Transfers that were asked for in one call.
 struct Batch {
     std::shared_ptr<OpenFile> file;
-    Pin<Region> memory;
+    Place memory;
     std::shared_ptr<Sink> sink;
     bool write = false;
     Priority priority = Priority::normal;
@@ -91,7 +92,7 @@ public:
 
     // Begins transfers, which tell the sink when they end, and takes results that are there at once. The ranges lie
     // within the memory. Any thread.
-    Outcome post(const Ends& ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink);
+    Outcome post(Ends ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink);
     // Fails a sink's transfers that have this userdata, or all of them. Each ends when nothing uses its memory any
     // more. Returns their number. Any thread.
     size_t cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome);

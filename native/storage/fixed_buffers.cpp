@@ -6,7 +6,7 @@
 namespace zerohop::storage {
 
 bool FixedBuffers::add(const std::shared_ptr<Region>& region, std::string& why) {
-    if (of(region) != nullptr) {
+    if (of(region.get()) != nullptr) {
         ++fixed_.at(region.get()).users;
         return true;
     }
@@ -38,14 +38,13 @@ void FixedBuffers::forget(const Region* region) {
     }
 }
 
-const std::vector<int>* FixedBuffers::of(const std::shared_ptr<Region>& region) {
-    const auto found = fixed_.find(region.get());
+const std::vector<int>* FixedBuffers::of(const Region* region) {
+    const auto found = fixed_.find(region);
     if (found == fixed_.end()) {
         return nullptr;
     }
-    const std::weak_ptr<Region>& known = found->second.region;
-    if (known.owner_before(region) || region.owner_before(known)) {
-        forget(region.get());
+    if (found->second.region.expired()) {
+        forget(region);
         return nullptr;
     }
     return &found->second.buffers;

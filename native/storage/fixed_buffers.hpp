@@ -21,8 +21,8 @@ public:
     // been called as often as this.
     [[nodiscard]] bool add(const std::shared_ptr<Region>& region, std::string& why);
     void remove(const Region* region);
-    // Returns the buffers of a region, each of kBytes but the last; null if it was not fixed.
-    [[nodiscard]] const std::vector<int>* of(const std::shared_ptr<Region>& region);
+    // Returns the buffers of a region that is pinned, each of kBytes but the last; null if it was not fixed.
+    [[nodiscard]] const std::vector<int>* of(const Region* region);
     // Returns the one that has all of a range; -1 if none has.
     [[nodiscard]] static int find(const std::vector<int>& buffers, uint64_t offset, uint64_t nbytes);
 

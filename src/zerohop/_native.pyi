@@ -574,6 +574,9 @@ class OpenFile:
     @property
     def moved(self) -> tuple[int, int]: ...
 
+class Reached:
+    def __init__(self, engine: Engine, route: int) -> None: ...
+
 class FileQueue:
     def __init__(self, engine: Engine, depth: int, threads: int, staging_bytes: int, uring: bool) -> None: ...
     @property
@@ -587,7 +590,7 @@ class FileQueue:
     def transfer(
         self,
         file: OpenFile,
-        region: Region,
+        memory: object,
         write: bool,
         part_offset: int,
         part_nbytes: int,
@@ -604,7 +607,7 @@ class FileRing:
     def prepare(
         self,
         file: OpenFile,
-        region: Region,
+        memory: object,
         part_offset: int,
         part_nbytes: int,
         file_offsets: object,

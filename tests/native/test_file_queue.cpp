@@ -106,6 +106,12 @@ private:
     Descriptor event_ = Descriptor::event();
 };
 
+Place place_of(const std::shared_ptr<Region>& memory) {
+    Place place;
+    REQUIRE(pin_place(memory, place).ok());
+    return place;
+}
+
 struct Files {
     explicit Files(std::unique_ptr<FileIo> io)
         : queue(std::make_shared<FileQueue>(*side.engine, std::move(io), kStaging)) {
@@ -119,7 +125,7 @@ struct Files {
                 uint64_t least = 0, uint64_t deadline_ns = 0) const {
         OpRef op = side.engine->operations().create(deadline_ns);
         auto sink = std::make_shared<storage::OperationSink>(*side.engine, op, ranges.size(), least);
-        REQUIRE(queue->post({file.file, memory, write}, ranges, std::move(sink)).ok());
+        REQUIRE(queue->post({file.file, place_of(memory), write}, ranges, std::move(sink)).ok());
         return op;
     }
     OpRef run(const TestFile& file, const std::shared_ptr<Region>& memory, bool write, const Range& range,
@@ -243,7 +249,7 @@ TEST_CASE("files: a ring keeps each result until it is taken, and no more than i
             ranges.push_back(
                 {.file_offset = (255 - i) * 4096, .memory_offset = i * 4096, .nbytes = 4096, .userdata = i});
         }
-        REQUIRE(files.queue->post({file.file, memory}, ranges, ring).ok());
+        REQUIRE(files.queue->post({file.file, place_of(memory)}, ranges, ring).ok());
         std::vector<uint64_t> seen;
         while (ring->taken_up() != 0) {
             REQUIRE(files.side.engine->wait([&] { return ring->ready() != 0; }, soon(), 0));
@@ -388,7 +394,7 @@ TEST_CASE("files: several wait for the results of a ring, each for as many as it
     CHECK(waits_for(3)->done()); // nothing can come
     REQUIRE(ring->reserve(3));
     const std::vector<Range> ranges{{.nbytes = 10}, {.nbytes = 20}, {.nbytes = 30}};
-    REQUIRE(files.queue->post({file.file, memory}, ranges, ring).ok());
+    REQUIRE(files.queue->post({file.file, place_of(memory)}, ranges, ring).ok());
     const OpRef one = waits_for(1);
     const OpRef other = waits_for(1);
     const OpRef two = waits_for(2);

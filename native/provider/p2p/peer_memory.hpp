@@ -54,6 +54,14 @@ private:
 struct DeviceAccess final : RemoteAccess {
     DeviceAccess(std::shared_ptr<PeerMemory> remote, PeerMemory::Reach reached)
         : RemoteAccess(remote->nbytes(), remote->rights(), false), memory(std::move(remote)), reach(reached) {}
+    Outcome pin(Place& place) const override {
+        Pin<PeerMemory> pin = Pin<PeerMemory>::of(memory);
+        if (!pin) {
+            return {Status::access_denied, Reason::revoked};
+        }
+        place = {.pin = std::move(pin), .device = reach.device, .address = reach.address};
+        return {};
+    }
     const std::shared_ptr<PeerMemory> memory;
     const PeerMemory::Reach reach;
 };

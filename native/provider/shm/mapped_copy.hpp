@@ -19,6 +19,14 @@ struct MappedAccess final : RemoteAccess {
     explicit MappedAccess(std::shared_ptr<Mapping> remote)
         : RemoteAccess(remote->nbytes(), remote->writable() ? kRightRead | kRightWrite : kRightRead, true),
           mapping(std::move(remote)) {}
+    Outcome pin(Place& place) const override {
+        Pin<Mapping> pin = Pin<Mapping>::of(mapping);
+        if (!pin) {
+            return {Status::access_denied, Reason::revoked};
+        }
+        place = {.pin = std::move(pin), .host = mapping->data()};
+        return {};
+    }
     const std::shared_ptr<Mapping> mapping;
 };
 
