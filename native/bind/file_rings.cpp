@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -147,6 +148,22 @@ size_t cancel(PyRing& self, std::optional<uint64_t> userdata) {
     return ended + held.queue->cancel(*self.ring, userdata, kCancelled);
 }
 
+// Takes up room for transfers that this process does not carry out itself.
+bool reserve(const PyRing& self, size_t count) {
+    return self.ring->reserve(count);
+}
+
+// Gives transfers that took up room their results.
+void complete(const PyRing& self, const nb::bytes& records) {
+    if (records.size() % sizeof(Completion) != 0) {
+        throw nb::value_error("a record has 32 bytes");
+    }
+    std::vector<Completion> results(records.size() / sizeof(Completion));
+    std::memcpy(results.data(), records.c_str(), records.size());
+    const Released release;
+    self.ring->complete(results);
+}
+
 nb::bytes take(const PyRing& self, size_t most) {
     std::vector<Completion> taken(std::min(most, self.ring->ready()));
     taken.resize(self.ring->take(taken));
@@ -165,6 +182,16 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
         nb::arg("entries"), nb::arg("write"), nb::arg("priority"), "Priority: 0 is high, 1 normal, 2 low.");
 
     nb::class_<PyRing>(m, "FileRing", "Keeps the results of transfers until they are taken.")
+        .def(
+            "__init__",
+            [](PyRing* self, const std::shared_ptr<Engine>& engine, size_t entries) {
+                check_open(*engine);
+                new (self) PyRing{{.engine = engine, .queue = {}, .backend = {}, .why_no_uring = {}},
+                                  std::make_shared<Ring>(*engine, entries),
+                                  false,
+                                  storage::Priority::normal};
+            },
+            nb::arg("engine"), nb::arg("entries"), "Makes one whose transfers are carried out elsewhere.")
         .def("prepare", &prepare, nb::arg("file"), nb::arg("memory"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
              "Adds transfers that submit() begins; False, and nothing is done, if the ring has no room for them all.")
@@ -173,11 +200,15 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
             "The transfers that were added and have not begun.")
         .def("submit", &submit, nb::arg("count"),
              "Begins the first transfers that were added. After an error the rest is still there.")
+        .def("reserve", &reserve, nb::arg("count"),
+             "Takes up room for transfers that are carried out elsewhere; False if there is not so much.")
+        .def("complete", &complete, nb::arg("records"),
+             "Gives such transfers their results, as records like those of take().")
         .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
              "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
         .def("cancel", &cancel, nb::arg("userdata").none(),
              "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number.")
-        .def("take", &take, nb::arg("most"), "Results as records of 24 bytes: userdata, result, status, reason.")
+        .def("take", &take, nb::arg("most"), "Results as records of 32 bytes: userdata, result, done, status, reason.")
         .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
         .def_prop_ro(
             "taken_up", [](const PyRing& self) { return self.ring->taken_up(); },
@@ -185,12 +216,10 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
         .def(
             "wait",
             [](const PyRing& self, size_t results, uint64_t deadline_ns, uint64_t spin_ns) {
-                const Held held = self.home.hold();
+                const std::shared_ptr<Engine> engine = self.home.hold_engine();
                 const Released release;
-                return held.engine->wait(
-                    [&] {
-                        return self.ring->ready() >= std::min(results, self.ring->taken_up()) || held.engine->closed();
-                    },
+                return engine->wait(
+                    [&] { return self.ring->ready() >= std::min(results, self.ring->taken_up()) || engine->closed(); },
                     deadline_ns, spin_ns);
             },
             nb::arg("results"), nb::arg("deadline_ns"), nb::arg("spin_ns"),
@@ -198,11 +227,11 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
         .def(
             "end_when",
             [](const PyRing& self, size_t results, uint64_t deadline_ns) {
-                const Held held = self.home.hold();
-                OpRef op = held.engine->operations().create(deadline_ns);
+                const std::shared_ptr<Engine> engine = self.home.hold_engine();
+                OpRef op = engine->operations().create(deadline_ns);
                 self.ring->end_when(results, op);
-                held.engine->note_pending(deadline_ns, now_ns());
-                return PyOp{held.engine, std::move(op)};
+                engine->note_pending(deadline_ns, now_ns());
+                return PyOp{engine, std::move(op)};
             },
             nb::arg("results"), nb::arg("deadline_ns"), nb::call_guard<Released>())
         .def(

@@ -32,12 +32,17 @@ struct PyFileQueue {
     uint64_t staging_bytes = 0;
     std::string why_no_uring;
 
-    // Throws NativeError if either is closed.
-    [[nodiscard]] Held hold() const {
-        Held held{engine.lock(), queue.lock()};
-        if (!held.engine || held.engine->closed()) {
+    // Throws NativeError if it is closed.
+    [[nodiscard]] std::shared_ptr<Engine> hold_engine() const {
+        std::shared_ptr<Engine> held = engine.lock();
+        if (!held || held->closed()) {
             throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
         }
+        return held;
+    }
+    // Throws NativeError if either is closed.
+    [[nodiscard]] Held hold() const {
+        Held held{hold_engine(), queue.lock()};
         if (!held.queue) {
             throw NativeError(Status::closed, Reason::owner_closed, "the Store is closed");
         }

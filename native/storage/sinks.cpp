@@ -43,7 +43,14 @@ void Ring::release(size_t count) {
 void Ring::ended(uint64_t userdata, const Ended& ended) {
     const int64_t result = ended.error != 0 ? -ended.error : static_cast<int64_t>(ended.nbytes);
     std::unique_lock lock(lock_);
-    done_.push_back({.userdata = userdata, .result = result, .outcome = ended.outcome});
+    done_.push_back({.userdata = userdata, .result = result, .done = ended.nbytes, .outcome = ended.outcome});
+    ready_.store(done_.size(), std::memory_order_release);
+    end_waiters(lock);
+}
+
+void Ring::complete(std::span<const Completion> completions) {
+    std::unique_lock lock(lock_);
+    done_.insert(done_.end(), completions.begin(), completions.end());
     ready_.store(done_.size(), std::memory_order_release);
     end_waiters(lock);
 }

@@ -37,10 +37,11 @@ private:
 struct Completion {
     uint64_t userdata = 0;
     int64_t result = 0; // bytes, or a negative errno
+    uint64_t done = 0;  // bytes, also of a failure
     Outcome outcome;    // tells a failure that has no errno
     std::array<uint8_t, 6> unused{};
 };
-static_assert(sizeof(Completion) == 24);
+static_assert(sizeof(Completion) == 32);
 
 // Keeps the results of at most `entries` transfers until they are taken. Any thread.
 class Ring final : public Sink {
@@ -52,6 +53,8 @@ public:
     // Gives back what transfers that did not begin had reserved.
     void release(size_t count);
     void ended(uint64_t userdata, const Ended& ended) override;
+    // Takes results, as many as reserve() has made room for.
+    void complete(std::span<const Completion> completions);
     bool wanted() const override { return !closed_.load(std::memory_order_acquire); }
 
     [[nodiscard]] size_t take(std::span<Completion> completions);

@@ -310,6 +310,11 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
     return kind(said, **fields)
 
 
+def status_of(error: ZerohopError) -> int:
+    """Return the number of a status whose error is of this class."""
+    return next((status for status, (kind, _) in _BY_STATUS.items() if type(error) is kind), 10)
+
+
 def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
     """Return what is raised for a status without an error; one that is none of this version's came from a peer."""
     if status in (0, 1, CANCELLED):

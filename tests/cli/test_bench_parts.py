@@ -16,7 +16,7 @@ from rich.console import Console
 
 from zerohop.cli.bench import results, transfers
 from zerohop.cli.bench.floors import one_way
-from zerohop.cli.bench.plan import Request, parse_sizes, plan
+from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, require_matplotlib
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import Neighbours, Report, require_writable, write_report
@@ -25,6 +25,7 @@ from zerohop.cli.bench.runner import measure
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
+from zerohop.cli.sizes import parse_sizes
 from zerohop.core.runtime.explanation import Explanation
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Stores over a folder of the test's own, by each way to read and write files."""
+"""Stores over a folder of the test's own: of this machine, by each way to read and write files, and of a server."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from support.options import Options
-from zerohop import storage
+from support.stores import LOCAL, SERVED, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from zerohop import storage
+
 MIB = 1 << 20
 
 
-@pytest.fixture(params=["auto", "threads"])
+@pytest.fixture(params=[*LOCAL, *SERVED])
 def store(request: pytest.FixtureRequest, no_leaks: None, tmp_path: Path) -> Iterator[storage.Store]:
-    """A Store whose Context has a simulated device."""
-    context = Options(sim_devices=1).open()
-    with storage.open_store(tmp_path, ctx=context, engine=request.param) as store:
+    """A Store in each way."""
+    with opened(tmp_path, request.param) as store:
         yield store
-    context.close()
+
+
+@pytest.fixture(params=LOCAL)
+def local_store(request: pytest.FixtureRequest, no_leaks: None, tmp_path: Path) -> Iterator[storage.Store]:
+    """A Store of a folder of this machine."""
+    with opened(tmp_path, request.param) as store:
+        yield store
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 import zerohop as zh
 from support.patience import ANSWER_S, PATIENCE_S
 from zerohop import storage
+from zerohop.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +34,9 @@ def pinned_kib() -> int:
     return int(found[1])
 
 
-def test_dropped_iovs_keep_no_pages(store: Store) -> None:
+def test_dropped_iovs_keep_no_pages(local_store: Store) -> None:
     before = pinned_kib()
-    iovs = [store.iov(4 * MIB) for _ in range(8)]
+    iovs = [local_store.iov(4 * MIB) for _ in range(8)]
     for iov in iovs:
         iov.memory.numpy()[:] = 1
     if not any(iov.not_fixed for iov in iovs):  # a user other than root may pin little
@@ -87,12 +88,13 @@ def test_a_read_under_way(
         del store, operation, target
 
 
-def test_a_forked_child(store: Store) -> None:
+def test_a_forked_child(local_store: Store) -> None:
     """A child closes its copy although a thread that it lacks was opening a file."""
-    with store._root_lock:
+    assert isinstance(local_store, LocalStore)
+    with local_store._root_lock:
         child = os.fork()
         if child == 0:
-            store.close(0)
+            local_store.close(0)
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
@@ -160,6 +162,7 @@ import numpy as np
 import zerohop as zh
 from support.seccomp import forbid
 from zerohop import storage
+from zerohop.storage.local_store import LocalStore
 
 call, when, folder = sys.argv[1:]
 if when == "before":

@@ -11,6 +11,7 @@ import pytest
 
 import zerohop as zh
 from support.patience import PATIENCE_S
+from support.stores import is_served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,8 +142,11 @@ def test_explained(store: Store, random_file: Callable[..., np.ndarray]) -> None
         device = file.read_into(memory)
         host.result(PATIENCE_S)
         device.result(PATIENCE_S)
-    assert str(host.explain()).startswith(f"file ({store.engine}) file→host direct, 1.0 MiB in ")
-    assert str(device.explain()).startswith(f"file ({store.engine}) file→sim:0 staged, 1.0 MiB in ")
+    ways = {"host": f"file ({store.engine}) file→host direct", "sim:0": f"file ({store.engine}) file→sim:0 staged"}
+    for end, operation in (("host", host), ("sim:0", device)):
+        said = str(operation.explain())
+        assert said.startswith("server (") if is_served(store) else said.startswith(f"{ways[end]}, 1.0 MiB in ")
+        assert said.partition("→")[2].startswith(end)
     assert bool(store.why_no_uring) == (store.engine == "threads")
     memory.close()
 

@@ -7,7 +7,6 @@ import errno
 import threading
 import time
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,10 +15,12 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.patience import PATIENCE_S
+from support.stores import is_served
 from zerohop import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from zerohop.storage import Store
 
@@ -204,8 +205,12 @@ def test_memory_stays_until_the_end(store: Store, random_file: Callable[..., np.
     memory.close()
     file.close()
     (result,) = ring.wait(timeout=PATIENCE_S)
-    assert (result.userdata, result.result) == (5, MIB)
-    assert (shown == there).all()
+    assert result.userdata == 5
+    if is_served(store) and result.error is not None:  # closing it has told the server to let go of it
+        assert isinstance(result.error, zh.Closed)
+    else:
+        assert result.result == MIB
+        assert (shown == there).all()
 
 
 def test_a_wait_has_a_limit(store: Store, random_file: Callable[..., np.ndarray]) -> None:
@@ -307,15 +312,17 @@ class TestCancel:
             target[:] = 0
             assert ring.wait(timeout=0) == []
         assert sorted(each.userdata for each in done) == [*range(count)]
-        assert sum(isinstance(each.error, CancelledError) for each in done) == ended
+        cancelled = sum(isinstance(each.error, CancelledError) for each in done)
+        # A server may have ended some that this side does not know of yet.
+        assert cancelled <= ended if is_served(store) else cancelled == ended
         assert {each.result for each in done if each.error is None} <= {PAGE}
         assert (target == 0).all()
         assert there.any()
 
 
-def test_holes_are_forbidden(store: Store) -> None:
+def test_holes_are_forbidden(store: Store, tmp_path: Path) -> None:
     """A read of a hole fails, and nothing of it is read; the others of the call are."""
-    with Path(store.folder, "sparse").open("wb") as file:
+    with (tmp_path / "sparse").open("wb") as file:
         file.truncate(MIB)
         file.seek(MIB // 2)
         file.write(b"\1" * PAGE)

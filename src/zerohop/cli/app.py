@@ -140,3 +140,24 @@ def bench(
         filter=filter,
     )
     sys.exit(run(request, json_to=json, plot_to=plot))
+
+
+@app.command()
+def serve(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; no path of a client leads out of it.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where clients connect; a port of 0 is any that is free.")
+    ] = "127.0.0.1:0",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let files be read only.")] = False,
+    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads for calls that may block, such as fsync.")] = 8,
+    memory: Annotated[
+        str, typer.Option(metavar="BYTES", help="Memory for data on its way to other hosts and GPUs, as 256Mi.")
+    ] = "256Mi",
+) -> None:
+    """Serve the files of a folder to processes that call zerohop.storage.open_store(URL); Ctrl-C ends it.
+
+    Clients on other hosts need the same secret on both sides: ZEROHOP_SECRET.
+    """
+    from zerohop.cli.serve import run
+
+    sys.exit(run(folder, listen=listen, read_only=read_only, threads=threads, memory=memory))

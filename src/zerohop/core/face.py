@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zerohop._native import FileQueue, NativeError, PairTransfers, Transfers, begin_posting, stop_posting
+from zerohop._native import FileQueue, NativeError, PairTransfers, Reached, Transfers, begin_posting, stop_posting
 from zerohop.core.base import threads
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable, Closeable
@@ -17,10 +17,12 @@ from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
-from zerohop.core.memory.access import offset_of, region_of
+from zerohop.core.lanes.link import Route
+from zerohop.core.lanes.path_choice import MAPPED, PEER
+from zerohop.core.memory.access import is_open, memory_of, offset_of, region_of, revoke_at_once
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.register import Local, view_of
-from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
 from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import PeerLink as Link
 from zerohop.core.peers.service import Refusal
@@ -34,7 +36,7 @@ from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
-from zerohop.core.transfers.posting import prepare
+from zerohop.core.transfers.posting import find_route, prepare
 from zerohop.core.transfers.transfer import index_array, transfer
 from zerohop.errors import PeerLost, from_native, too_many_threads
 
@@ -63,18 +65,21 @@ __all__ = [
     "Refusal",
     "RemoteBuffer",
     "Rights",
+    "Route",
     "Stream",
     "View",
     "begun",
     "call",
     "check_device",
     "index_array",
+    "is_open",
     "offset_of",
     "parse_url",
     "random_bytes",
     "region_of",
     "seconds_of",
     "send",
+    "start_of",
     "transfer",
     "transfer_many",
 ]
@@ -171,6 +176,19 @@ class Face(AsyncCloseable):
         """
         return view_of(self._core, x)
 
+    def _lend(self, view: Memory | View, rights: Rights, *, once: bool) -> RemoteBuffer:
+        """Return a handle for a peer: of exactly this range, until ``_take_back``; or of all the Memory, made once.
+
+        Raises:
+            ValueError: the memory does not have these rights.
+            Closed: the Memory or its Context is closed.
+        """
+        return view.share(rights) if once else self._core.shares.whole_of(memory_of(view), rights)
+
+    def _take_back(self, view: Memory | View, handle: RemoteBuffer) -> None:
+        """Let no transfer begin any more with a handle that was lent once. Waits for no peer."""
+        revoke_at_once(memory_of(view), handle)
+
     def _file_queue(self, depth: int, threads: int, staging_bytes: int, *, uring: bool) -> FileQueue:
         """Return what carries out the transfers between files and memory of this Context."""
         try:
@@ -180,9 +198,29 @@ class Face(AsyncCloseable):
         except OSError:  # a thread that cannot be started
             raise too_many_threads("open_store") from None
 
-    def _defer(self, kind: str, deadline_ns: int, work: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
-        """Return an Operation whose value is that of a coroutine, which the control thread runs."""
-        return defer(self._core, kind, 0, deadline_ns, work, None)
+    def _defer(
+        self,
+        kind: str,
+        deadline_ns: int,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        nbytes: int = 0,
+        keep: object = None,
+        path: Any = None,
+        at_end: Callable[[], object] | None = None,
+    ) -> Operation[T]:
+        """Return an Operation whose value is that of a coroutine, which the control thread runs.
+
+        Args:
+            kind: name of the operation.
+            deadline_ns: on the monotonic clock; 0: none.
+            work: the coroutine function.
+            nbytes: bytes that it moves.
+            keep: stays alive until the operation has ended.
+            path: what ``explain()`` tells of.
+            at_end: called on the control thread when ``work`` has ended or was cancelled.
+        """
+        return defer(self._core, kind, nbytes, deadline_ns, work, keep, path=path, at_end=at_end)
 
     def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
         """Have the native methods post to the peer of a group, and notify the peer's ``queue``; 0: its Context's own.
@@ -223,19 +261,39 @@ class Face(AsyncCloseable):
         except NativeError:  # the Context is closed, and nothing can be taken any more
             pass
 
+    async def _reach(self, view: Memory | View, remote: RemoteBuffer) -> tuple[Route, Reached | None]:
+        """Return the route between two memories, and the remote one itself if this process reaches it without a lane.
+
+        On the control thread.
+
+        Raises:
+            ZerohopError: there is no route.
+        """
+        route = await find_route(self._core, view, remote)
+        itself = route.explanation.form in (MAPPED, PEER)
+        return route, Reached(self._core.engine, route.id) if itself else None
+
+    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function that may block on a thread of its own. On the control thread."""
+        return await self._core.control.run_in_thread(call, *args)
+
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """Handle the loss of a peer, on the control thread. A subclass overrides this."""
 
     def _service(self, name: str, make: Callable[[], S]) -> S:
         """Return the service of this name that the Context's peers may call; ``make()`` makes the first.
 
-        A service is called on the control thread with the link and the bytes of the call. It returns the answer
-        at once, or raises Refusal.
+        A service is called on the control thread with the link and the bytes of the call. It returns the answer, or a
+        coroutine that does, or raises Refusal.
         """
         service: Any = self._core.services.get(name)
         if service is None:
             service = self._core.services.setdefault(name, make())  # type: ignore[arg-type]  # S is callable
         return service  # type: ignore[no-any-return]
+
+    def _end_service(self, name: str) -> None:
+        """Let peers call the service of this name no more."""
+        self._core.services.pop(name, None)
 
     def _on_control_thread(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the control thread soon; nothing is called once the Context is closed."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 # The records that native code gives (native/storage/sinks.hpp).
 RECORD: Final = np.dtype(
     {
-        "names": ["userdata", "result", "status", "reason"],
-        "formats": ["i8", "i8", "u1", "u1"],
-        "offsets": [0, 8, 16, 17],
-        "itemsize": 24,
+        "names": ["userdata", "result", "done", "status", "reason"],
+        "formats": ["i8", "i8", "i8", "u1", "u1"],
+        "offsets": [0, 8, 16, 24, 25],
+        "itemsize": 32,
     }
 )
 
@@ -60,12 +60,12 @@ def completions(records: np.ndarray[Any, Any]) -> list[Completion]:
 
 
 def _error_of(record: Any) -> ZerohopError | CancelledError:
-    result = int(record["result"])
+    result, done = int(record["result"]), int(record["done"])
     if record["status"] == CANCELLED:
         # Imported here because concurrent.futures imports logging, which nothing else needs.
         from concurrent.futures import CancelledError
 
         return CancelledError("the transfer was cancelled")
     if result < 0:
-        return of_errno(-result, "transfer", "")
-    return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=result)
+        return of_errno(-result, "transfer", "", bytes_done=done)
+    return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=done)

@@ -46,6 +46,8 @@ def of_errno(
 def _fix_of(number: int, operation: str) -> str:
     if number == errno.EINVAL and operation in _ON_NAMES:
         return "name a file or folder beneath the folder of the store"
+    if operation == "open_store" and number in (errno.ENOENT, errno.ENOTDIR):
+        return 'name a folder that is there, or the URL of a server, "zerohop://HOST:PORT"'
     if operation == "open" and number in _OF_OPENING:
         return _OF_OPENING[number]
     return _FIXES.get(number, "")

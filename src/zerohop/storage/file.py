@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop.config.checks import check_flag
 from zerohop.errors import Closed
@@ -17,14 +16,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from zerohop._native import OpenFile
     from zerohop.core.face import Local, Memory, Operation, View
     from zerohop.storage.file_engine import FileEngine, Offsets
     from zerohop.storage.iov import Iov
 
 Mode = Literal["r", "r+", "w", "x"]
-
-_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+# How the system opens a file of each mode; a file that is to be emptied is so once it is found to be regular.
+FLAGS: Final[dict[str, int]] = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_RDWR | os.O_CREAT,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
 
 
 class File:
@@ -39,13 +42,13 @@ class File:
             ``"r+"`` both, and ``"w"`` writes only.
     """
 
-    def __init__(self, store: FileEngine, path: str, mode: str, native: OpenFile, *, readable: bool = True) -> None:
+    def __init__(self, store: FileEngine, path: str, mode: str, native: Any, *, readable: bool = True) -> None:
         """Use ``Store.open`` or ``Store.file_of``."""
         self.store = store
         self.path = path
         self.mode = mode
         self._readable = readable
-        self._native: OpenFile | None = native
+        self._native = native
 
     @property
     def size(self) -> int:
@@ -58,7 +61,8 @@ class File:
         Raises:
             Closed: the file is closed.
         """
-        return os.fstat(self.native().fd)
+        found: os.stat_result = self.store.file_call("stat", self).result()
+        return found
 
     def read_into(
         self, view: Local | Iov, offset: int = 0, *, short: bool = False, timeout: float | None = None
@@ -130,14 +134,11 @@ class File:
 
     def truncate(self, size: int) -> Operation[None]:
         """Cut the file, or lengthen it with a hole, to ``size`` bytes; errors as those of ``write_from``."""
-        native = self.native()  # which keeps the descriptor open meanwhile
-        size = byte_number("size", size)
-        return self.store.at_once("truncate", self.path, lambda: os.ftruncate(native.fd, size))
+        return self.store.file_call("truncate", self, byte_number("size", size))
 
     def fsync(self) -> Operation[None]:
         """Have everything that was written so far outlive a crash of the machine; errors as those of ``write_from``."""
-        native = self.native()  # which keeps the descriptor open meanwhile
-        return self.store.at_once("fsync", self.path, lambda: os.fsync(native.fd))
+        return self.store.file_call("fsync", self)
 
     def punch_hole(self, offset: int, nbytes: int) -> Operation[None]:
         """Give the blocks of a range back to the file system; it reads as zeros, and the size stays as it is.
@@ -146,9 +147,7 @@ class File:
             ValueError, TypeError: an argument makes no sense.
             StorageError: as ``write_from``; EOPNOTSUPP if the file system cannot do that.
         """
-        native = self.native()  # which keeps the descriptor open meanwhile
-        offset, nbytes = byte_number("offset", offset), byte_number("nbytes", nbytes)
-        return self.store.at_once("punch_hole", self.path, lambda: _punch_hole(native.fd, offset, nbytes, self.path))
+        return self.store.file_call("punch_hole", self, byte_number("offset", offset), byte_number("nbytes", nbytes))
 
     def hole_in(self, offset: int, nbytes: int) -> Operation[int | None]:
         """Return where in a range the first hole begins, bytes that were never written; None if there is none.
@@ -160,13 +159,11 @@ class File:
             ValueError, TypeError: an argument makes no sense.
             StorageError: as ``write_from``.
         """
-        native = self.native()  # which keeps the descriptor open meanwhile
-        offset, nbytes = byte_number("offset", offset), byte_number("nbytes", nbytes)
-        return self.store.at_once("hole_in", self.path, lambda: _hole_in(native.fd, offset, nbytes))
+        return self.store.file_call("hole_in", self, byte_number("offset", offset), byte_number("nbytes", nbytes))
 
     def close(self) -> None:
         """Close the file."""
-        self._native = None
+        self._native = None  # what is under way keeps it
 
     def __enter__(self) -> Self:
         return self
@@ -179,8 +176,8 @@ class File:
     def __repr__(self) -> str:
         return f"<File {self.path!r}, mode {self.mode!r}{', closed' if self._native is None else ''}>"
 
-    def native(self) -> OpenFile:
-        """Return the open file that native code takes.
+    def native(self) -> Any:
+        """Return the open file as its Store knows it.
 
         Raises:
             Closed: the File or its Store is closed.
@@ -207,35 +204,20 @@ class File:
         *,
         short: bool = False,
     ) -> Operation[int]:
-        native, writes = self.native(), kind.startswith("write")
+        writes = kind.startswith("write")
         check_flag("short", short)
         self.check_access(view, kind, writes=writes)
-        return self.store.transfer(kind, self.path, native, view, places, timeout, writes=writes, short=short)
+        return self.store.transfer(kind, self, view, places, timeout, writes=writes, short=short)
 
     def check_access(self, view: Memory | View, kind: str, *, writes: bool) -> None:
         """Raise an error for a transfer that the mode or the memory forbids."""
+        self.check_mode(kind, writes=writes)
+        if not writes and view.readonly:
+            raise ValueError("cannot read into read-only memory")
+
+    def check_mode(self, kind: str, *, writes: bool) -> None:
+        """Raise StorageError for a transfer that the mode forbids."""
         if writes and self.mode == "r":
             raise of_errno(errno.EBADF, kind, self.path, said='the file was opened with mode "r"')
         if not writes and not self._readable:
             raise of_errno(errno.EBADF, kind, self.path, said="the file's descriptor is open for writing only")
-        if not writes and view.readonly:
-            raise ValueError("cannot read into read-only memory")
-
-
-def _punch_hole(fd: int, offset: int, nbytes: int, path: str) -> None:
-    function: Any = ctypes.CDLL(None, use_errno=True).fallocate64
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    if function(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, nbytes) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-
-
-def _hole_in(fd: int, offset: int, nbytes: int) -> int | None:
-    end = min(offset + nbytes, os.fstat(fd).st_size)
-    if offset >= end:
-        return None
-    # A descriptor that Store.file_of could only duplicate has the caller's position, which stays as it was.
-    before = os.lseek(fd, 0, os.SEEK_CUR)
-    hole = os.lseek(fd, offset, os.SEEK_HOLE)
-    os.lseek(fd, before, os.SEEK_SET)
-    return hole if hole < end else None

@@ -14,20 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import out_of_descriptors
-from zerohop.shown import shown
 from zerohop.storage.beneath import open_beneath
 from zerohop.storage.failures import of_errno
-from zerohop.storage.file import File
+from zerohop.storage.file import FLAGS, File
 
 if TYPE_CHECKING:
     from zerohop.storage.file_engine import FileEngine
 
-_FLAGS: Final[dict[str, int]] = {
-    "r": os.O_RDONLY,
-    "r+": os.O_RDWR,
-    "w": os.O_RDWR | os.O_CREAT,
-    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
-}
 # What a descriptor allows, as a mode.
 _MODES: Final = {os.O_RDONLY: "r", os.O_RDWR: "r+", os.O_WRONLY: "w"}
 _NEVER, _AUTOMATIC, _ALWAYS = range(3)
@@ -40,12 +33,8 @@ _TMPFS: Final = 0x01021994
 
 
 def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None) -> File:
-    """Do Store.open."""
-    if mode not in tuple(_FLAGS):  # not in the dict: the argument may be what cannot be a key
-        raise ValueError(f'mode is "r", "r+", "w" or "x", not {shown(mode)}')
-    if direct is not None:
-        check_flag("direct", direct)
-    fd = open_beneath(root, path, _FLAGS[mode] | _NO_WAITING)
+    """Do LocalStore.open_file."""
+    fd = open_beneath(root, path, FLAGS[mode] | _NO_WAITING)
     try:
         _check_regular(fd, "open", path)
         _wait_again(fd)
@@ -54,7 +43,7 @@ def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | No
     except BaseException:
         os.close(fd)
         raise
-    return File(store, path, mode, _native(fd, _FLAGS[mode] & os.O_ACCMODE, direct))
+    return File(store, path, mode, _native(fd, FLAGS[mode] & os.O_ACCMODE, direct))
 
 
 def of_descriptor(store: FileEngine, fd: int, direct: bool | None) -> File:

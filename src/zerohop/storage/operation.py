@@ -25,6 +25,23 @@ class FilePath(NamedTuple):
         return None
 
 
+class ServedPath:
+    """Describes the path of a transfer that a server carries out. The server tells in the end how it has done it."""
+
+    def __init__(self, filename: str, ends: tuple[str, str], peer: str) -> None:
+        self.filename = filename
+        self.peer = peer
+        self.explanation = Explanation("server", "not begun", False, *ends, ())
+
+    def took(self, how: str) -> None:
+        """Note the way that the bytes have taken: ``"mapped"``, ``"peer"`` or the name of a provider."""
+        self.explanation = self.explanation._replace(form=how, direct=how == "mapped")
+
+    def endpoint(self) -> Endpoint | None:
+        """Return None: the server's lane carries out the transfer."""
+        return None
+
+
 class FileTransfer(InFlight[int]):
     """Represents a transfer between a file and memory; its value is the number of bytes that it has moved."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zerohop._native import NativeError
 from zerohop.config.checks import check_flag, check_int, check_seconds
-from zerohop.core.face import index_array, offset_of, region_of
+from zerohop.core.face import index_array
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, from_native
 from zerohop.shown import shown
 from zerohop.storage.completion import RECORD, Completion, RingFlags, completions
@@ -117,8 +117,9 @@ class Ring:
         """
         if not isinstance(file, File):
             raise TypeError(f"file is a File, as Store.open gives it, not {type(file).__name__}")
-        native, memory = file.native(), self.store.memory_of(view)
+        memory = self.store.memory_of(view)
         file.check_access(memory, "prepare", writes=not self.for_read)
+        where = self.store.place_of(file, memory, writes=not self.for_read)
         places = index_array(offsets, "offsets")
         sizes, starts = index_array(lengths, "lengths"), index_array(at, "offsets in the memory")
         numbers = np.arange(places.size) if userdata is None else index_array(userdata, "userdata")
@@ -127,13 +128,10 @@ class Ring:
             bad = np.array([file.hole_in(*each).result() is not None for each in zip(places, sizes, strict=True)], bool)
             holes = numbers[bad].tolist()
             places, sizes, starts, numbers = places[~bad], sizes[~bad], starts[~bad], numbers[~bad]
-        where = region_of(memory), offset_of(memory), memory.nbytes
         with self._lock:
             self._check()
             room = self.entries - self._native.taken_up - self._native.prepared
-            if len(holes) + places.size > room or not self._native.prepare(
-                native, *where, places, starts, sizes, numbers
-            ):
+            if len(holes) + places.size > room or not self._native.prepare(*where, places, starts, sizes, numbers):
                 raise WouldBlock(
                     f"the ring has {self.entries} entries, which are taken",
                     fix="take results with wait(), or make the ring larger",

@@ -23,6 +23,7 @@ from zerohop.cli.bench.rows import (
     several_flows,
 )
 from zerohop.cli.bench.tensors import has_torch
+from zerohop.cli.sizes import parse_sizes
 from zerohop.core.lanes.path_choice import PEER
 from zerohop.shown import shown
 
@@ -60,7 +61,6 @@ _RAW_BYTES: Final = 64 * _KI
 _GPU_PAGE_SIZES: Final = (1 * _KI, 4 * _KI, 16 * _KI, 64 * _KI)
 ALL_GPUS: Final = "cuda:*"
 _EXPANDABLE: Final = "expandable"
-_UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +76,6 @@ class Request:
     wheel: Path | None = None
     quick: bool = False
     filter: str | None = None
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Parse sizes such as "8,64Ki,64Mi": numbers above 0 with k, M, G (thousands) or Ki, Mi, Gi (1024).
-
-    Raises:
-        ValueError: a part of the text is no size.
-    """
-    sizes = []
-    for word in text.split(","):
-        number = word.strip().rstrip("kKmMgGiI")
-        unit = word.strip()[len(number) :].lower()
-        if not number.isdigit() or unit not in _UNITS or int(number) == 0:
-            raise ValueError(f"{word.strip()!r} is not a size such as 8, 64Ki or 64Mi")
-        sizes.append(int(number) * _UNITS[unit])
-    return tuple(sizes)
 
 
 def parse_filter(text: str) -> re.Pattern[str]:

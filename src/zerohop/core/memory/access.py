@@ -5,12 +5,15 @@ from __future__ import annotations
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.errors import Closed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop._native import Engine, Region
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import RemoteBuffer
 
 # These make no Python frame of their own.
 routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
@@ -23,6 +26,15 @@ region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.
 
 # Raises Closed if a Memory, or the Memory of a View, is closed, or its Context is.
 check_open: Final[Callable[[Memory | View], None]] = methodcaller("_check_open")
+
+
+def is_open(view: Memory | View) -> bool:
+    """Tell whether a Memory, or the Memory of a View, is open, and its Context."""
+    try:
+        check_open(view)
+    except Closed:
+        return False
+    return True
 
 
 def memory_of(view: Memory | View) -> Memory:
@@ -41,6 +53,11 @@ def lend(view: Memory | View) -> tuple[object, int, Engine]:
     core = memory._core
     # The object is like an array that shows the pages: the Memory closes as usual, but its pages stay for the object.
     return (view, memory._export()), memory._rights, core.engine
+
+
+def revoke_at_once(memory: Memory, handle: RemoteBuffer) -> None:
+    """Revoke a handle without waiting for a peer that has mapped the memory, which stays until it has let go."""
+    memory._revoke_at_once(handle)
 
 
 def close_in_destructor(memory: Memory) -> None:

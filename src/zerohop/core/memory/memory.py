@@ -285,6 +285,12 @@ class Memory(Closeable, _Range):
         self._core.shares.revoke(chosen, self._core.deadline(timeout))
         self._core.shares.belong_no_more(chosen, self)
 
+    def _revoke_at_once(self, handle: RemoteBuffer) -> None:
+        share = self._shares.get(handle._key) if self._shares else None
+        if share is not None:
+            self._core.shares.withdraw([share], 0)
+            self._core.shares.belong_no_more([share], self)
+
     def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and release the registration; idempotent. Views of the Memory raise Closed from now on.
 

@@ -17,7 +17,8 @@ from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from zerohop.core.control.channel import Channel
     from zerohop.core.peers.peer_core import PeerCore
@@ -71,14 +72,29 @@ class Rpc:
         self._channel.post(wire.Call(number=number, service=service, body=body))
 
     def on_call(self, call: wire.Call) -> None:
-        """Handle Call: answer it."""
+        """Handle Call: answer it, at once or when the service has the answer."""
         service = self._core.services.get(call.service, _no_service)
-        answer = wire.Answer(number=call.number, status=Status.OK.value)
         try:
-            answer.body = service(self._link, call.body)
+            body = service(self._link, call.body)
         except Refusal as refusal:
-            answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
-        self._channel.post(answer)
+            self._refuse(call.number, refusal)
+            return
+        if isinstance(body, bytes):
+            self._channel.post(wire.Answer(number=call.number, status=Status.OK.value, body=body))
+        else:
+            self._core.control.start(self._answer_later, call.number, body)
+
+    async def _answer_later(self, number: int, work: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            body = await work
+        except Refusal as refusal:
+            self._refuse(number, refusal)
+        else:
+            self._channel.post(wire.Answer(number=number, status=Status.OK.value, body=body))
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        status, reason = refusal.status.value, refusal.reason.value
+        self._channel.post(wire.Answer(number=number, status=status, reason=reason, text=refusal.text))
 
     def on_answer(self, answer: wire.Answer) -> None:
         """Handle Answer: pass it to the caller of the service; drop it if nobody waits for it."""

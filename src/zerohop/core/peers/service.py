@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from zerohop._native import Reason, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
+    from collections.abc import Callable, Coroutine
+    from typing import Any, TypeAlias
 
     from zerohop.core.peers.peer_link import PeerLink
 
-    # Answers a peer's call at once, on the control thread.
-    Service: TypeAlias = Callable[[PeerLink, bytes], bytes]
+    # Answers a peer's call, on the control thread: at once, or with a coroutine.
+    Service: TypeAlias = Callable[[PeerLink, bytes], bytes | Coroutine[Any, Any, bytes]]
 
 
 class Refusal(Exception):

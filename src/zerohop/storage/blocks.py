@@ -1,0 +1,83 @@
+"""Lends blocks of a fixed piece of memory to the clients of a server, so that none takes all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Hashable
+
+    from zerohop.core.face import Memory, View
+
+BLOCK_BYTES: Final = 1 << 20
+
+
+class Blocks:
+    """Lends blocks. On the control thread.
+
+    A client may hold as many as there would be for each if there were one client more. So a client that does not give
+    its blocks back, because it has stopped, leaves some to the others and to one that comes.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._free = [memory[at : at + BLOCK_BYTES] for at in range(0, memory.nbytes - BLOCK_BYTES + 1, BLOCK_BYTES)]
+        self._count = len(self._free)
+        self._held: Counter[Hashable] = Counter()
+        self._waiting: deque[tuple[Hashable, asyncio.Future[View]]] = deque()
+        self.clients = 0
+
+    @property
+    def in_use(self) -> int:
+        """Return the bytes of blocks that are lent."""
+        return (self._count - len(self._free)) * BLOCK_BYTES
+
+    @contextlib.asynccontextmanager
+    async def lent(self, client: Hashable) -> AsyncIterator[Any]:
+        """Lend a block; wait until there is one for this client."""
+        if self._waiting or not self._may_have(client):
+            future: asyncio.Future[View] = asyncio.get_running_loop().create_future()
+            self._waiting.append((client, future))
+            try:
+                self._serve()
+                block = await future
+            except BaseException:
+                if future.done() and not future.cancelled():
+                    self._give_back(client, future.result())
+                future.cancel()
+                raise
+        else:
+            block = self._take(client)
+        try:
+            yield block
+        finally:
+            self._give_back(client, block)
+
+    def _may_have(self, client: Hashable) -> bool:
+        most = max(1, self._count // (self.clients + 1))
+        return bool(self._free) and self._held[client] < most
+
+    def _take(self, client: Hashable) -> View:
+        self._held[client] += 1
+        return self._free.pop()
+
+    def _give_back(self, client: Hashable, block: View) -> None:
+        self._free.append(block)
+        self._held[client] -= 1
+        if not self._held[client]:
+            del self._held[client]
+        self._serve()
+
+    def _serve(self) -> None:
+        """Lend blocks to those that wait, in order; a client that has its share lets others pass."""
+        for client, future in list(self._waiting):
+            if not self._free:
+                break
+            if future.done():
+                self._waiting.remove((client, future))
+            elif self._may_have(client):
+                self._waiting.remove((client, future))
+                future.set_result(self._take(client))

@@ -1,0 +1,116 @@
+"""Holds what a server keeps for one of its clients: open files, and the client's memory as far as it is known."""
+
+from __future__ import annotations
+
+import errno
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from zerohop.core.face import RemoteBuffer
+from zerohop.errors import AccessDenied
+from zerohop.storage.failures import of_errno
+from zerohop.storage.wire import MOST_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
+
+    from zerohop._native import Reached
+    from zerohop.core.face import Link, Route
+    from zerohop.storage.delivery import Delivery
+    from zerohop.storage.file import File
+
+    Reach: TypeAlias = Callable[[RemoteBuffer], Awaitable[tuple[Route, Reached | None]]]
+
+# Handles that are remembered; one more replaces the oldest.
+_MOST_HANDLES: Final = 1024
+
+
+class Known(NamedTuple):
+    """Holds a client's memory.
+
+    Attributes:
+        memory: the handle.
+        route: the route to it.
+        reached: the memory itself, if files can be read into it without a lane; else None.
+    """
+
+    memory: RemoteBuffer
+    route: Route
+    reached: Reached | None
+
+
+class Client:
+    """Holds the state of one connection. On the control thread.
+
+    Attributes:
+        link: the connection.
+        calls: calls that are under way.
+        moves: the deliveries that are under way, by their number.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.calls = 0
+        self.moves: dict[int, Delivery] = {}
+        self._files: dict[int, File] = {}
+        self._next = 0
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+
+    @property
+    def files(self) -> int:
+        """Return how many files are open."""
+        return len(self._files)
+
+    def add_file(self, file: File) -> int:
+        """Keep an open file, and return its number; raise StorageError (EMFILE) if there are too many."""
+        if len(self._files) >= MOST_FILES:
+            file.close()
+            raise of_errno(
+                errno.EMFILE, "open", file.path, said=f"a client may have {MOST_FILES} files open", fix="close some"
+            )
+        self._next += 1
+        self._files[self._next] = file
+        return self._next
+
+    def file(self, number: int) -> File:
+        """Return an open file; raise StorageError (EBADF) if there is none of this number."""
+        found = self._files.get(number)
+        if found is None:
+            raise of_errno(errno.EBADF, "storage", "", said="the server has no such open file", fix="open it again")
+        return found
+
+    def close_file(self, number: int) -> None:
+        """Forget a file; what is under way goes on."""
+        file = self._files.pop(number, None)
+        if file is not None:
+            file.close()
+
+    async def memory(self, handle: bytes, reach: Reach) -> Known:
+        """Return the memory that a handle names, which ``reach`` finds the way to.
+
+        Raises:
+            ProtocolError: the bytes are no handle.
+            AccessDenied: it is not the client's own memory.
+            ZerohopError: it cannot be reached.
+        """
+        known = self._known.get(handle)
+        if known is not None and not known.route.stale:
+            return known
+        memory = RemoteBuffer.from_bytes(handle)
+        if memory.owner != self.link.peer:
+            # A server that took any handle would write to others in the client's name.
+            raise AccessDenied("the memory belongs to another Context", fix="pass memory of the Store's own Context")
+        self._known[handle] = known = Known(memory, *await reach(memory))
+        if len(self._known) > _MOST_HANDLES:
+            self._known.popitem(last=False)
+        return known
+
+    def end(self) -> None:
+        """Give everything up, because the client is gone."""
+        for delivery in self.moves.values():
+            delivery.cancel()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._known.clear()

@@ -1,0 +1,153 @@
+"""Moves ranges between files of a server and the memory of its clients: straight, or through blocks of the server's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from zerohop._native import Status
+from zerohop.core.face import offset_of, region_of
+from zerohop.errors import DeadlineExceeded
+from zerohop.storage.blocks import BLOCK_BYTES
+from zerohop.storage.completion import RECORD
+from zerohop.storage.pieces import Pieces, Results, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from zerohop._native import OpenFile, Reached
+    from zerohop.core.face import RemoteBuffer
+    from zerohop.storage.blocks import Blocks
+    from zerohop.storage.local_store import LocalStore
+    from zerohop.storage.pieces import Numbers
+
+# Bytes of one Move that are under way at once where no block limits them.
+_WINDOW_BYTES: Final = 64 << 20
+# Blocks that one Move uses at once: while one is sent, the next is read.
+_BLOCKS_AT_ONCE: Final = 2
+
+
+class Delivery:
+    """Moves the ranges of one Move. On the control thread.
+
+    Attributes:
+        results: how the ranges have ended, so far.
+    """
+
+    def __init__(
+        self, store: LocalStore, file: OpenFile, memory: RemoteBuffer, *, writes: bool, priority: int, deadline_ns: int
+    ) -> None:
+        self._store = store
+        self._file = file
+        self._memory = memory
+        self._writes = writes
+        self._priority = priority
+        self._deadline_ns = deadline_ns
+        # Ranges that were cancelled; None: all.
+        self._cancelled: set[int] | None = set()
+        self._under_way: dict[Any, Pieces] = {}  # by the ring that carries them out
+        self.results: Results
+
+    def cancel(self, ranges: Numbers | None = None) -> None:
+        """End some ranges, or all, as soon as nothing uses their memory any more."""
+        self._cancelled = None if ranges is None or self._cancelled is None else self._cancelled | {*ranges.tolist()}
+        for ring, pieces in self._under_way.items():
+            self._cancel_in(ring, pieces)
+
+    def _cancel_in(self, ring: Any, pieces: Pieces) -> None:
+        if self._cancelled is None:
+            ring.cancel(None)
+        else:
+            for place in np.flatnonzero(np.isin(pieces.ranges, list(self._cancelled))):
+                ring.cancel(int(place))
+
+    async def straight(self, reached: Reached, start: int, offsets: Numbers, at: Numbers, lengths: Numbers) -> None:
+        """Let the system, or a device, move the bytes between the file and the peer's memory itself."""
+        self.results = Results(lengths)
+        for pieces in cut(offsets, at, lengths, _WINDOW_BYTES):
+            if self._is_over(pieces):
+                continue
+            await self._through_ring(pieces, reached, start, self._memory.nbytes, pieces.at)
+
+    async def by_blocks(
+        self, blocks: Blocks, client: Hashable, offsets: Numbers, at: Numbers, lengths: Numbers
+    ) -> None:
+        """Move the bytes through blocks of the server's, and between those and the peer over a lane."""
+        self.results = Results(lengths)
+        at_once = asyncio.Semaphore(_BLOCKS_AT_ONCE)
+        tasks = set()
+        try:
+            for pieces in cut(offsets, at, lengths, BLOCK_BYTES):
+                await at_once.acquire()
+                task = asyncio.ensure_future(self._by_block(blocks, client, pieces))
+                task.add_done_callback(lambda _: at_once.release())
+                tasks.add(task)
+            await asyncio.gather(*tasks)
+        except BaseException:
+            self.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _by_block(self, blocks: Blocks, client: Hashable, pieces: Pieces) -> None:
+        async with blocks.lent(client) as block:
+            if self._is_over(pieces):
+                return
+            places = np.cumsum(pieces.lengths) - pieces.lengths
+            where = region_of(block), offset_of(block), block.nbytes, places
+            if self._writes:
+                await self._over_lane(pieces, block, places, pieces.lengths)
+                await self._through_ring(pieces, *where)
+            else:
+                await self._over_lane(pieces, block, places, await self._through_ring(pieces, *where))
+
+    async def _over_lane(self, pieces: Pieces, block: Any, places: Numbers, lengths: Numbers) -> None:
+        """Move bytes between a block and the peer's memory."""
+        context, some = self._store.context, np.flatnonzero(lengths)
+        here, there, sizes = places[some], pieces.at[some], lengths[some]
+        seconds = self._store.seconds_until(self._deadline_ns)
+        if not some.size:
+            return
+        if self._writes:
+            await context.read_list(self._memory, block, there, here, sizes, timeout=seconds)
+        else:
+            await context.write_list(block, self._memory, here, there, sizes, timeout=seconds)
+
+    async def _through_ring(
+        self, pieces: Pieces, memory: Any, part_offset: int, part_nbytes: int, at: Numbers
+    ) -> Numbers:
+        """Move pieces between the file and memory; return the bytes of each."""
+        count = len(pieces.ranges)
+        ring = self._store.new_ring(count, self._writes, self._priority)
+        self._under_way[ring] = pieces
+        try:
+            ring.prepare(self._file, memory, part_offset, part_nbytes, pieces.offsets, at, pieces.lengths, None)
+            ring.submit(count)
+            if self._cancelled is None or self._cancelled:
+                self._cancel_in(ring, pieces)
+            if ring.ready < count:
+                await self._ended(ring, count)
+        finally:
+            del self._under_way[ring]
+        records = np.frombuffer(ring.take(count), RECORD)
+        order = np.empty(count, np.int64)
+        order[records["userdata"]] = np.arange(count)
+        records = records[order]
+        self.results.note(pieces, records)
+        done: Numbers = records["done"]
+        return done
+
+    async def _ended(self, ring: Any, count: int) -> None:
+        try:
+            await self._store.pending("serve", ring.end_when(count, self._deadline_ns), ring)
+        except DeadlineExceeded:
+            self.cancel()
+            await self._store.pending("serve", ring.end_when(count, 0), ring)
+
+    def _is_over(self, pieces: Pieces) -> bool:
+        """Tell whether it was cancelled, or its time has passed; the pieces then fail."""
+        late = bool(self._deadline_ns) and not self._store.seconds_until(self._deadline_ns)
+        if late or self._cancelled is None:
+            self.results.fail_all(pieces, (Status.DEADLINE if late else Status.CANCELLED).value)
+        return late or self._cancelled is None

@@ -1,0 +1,64 @@
+"""Declares FileRing, what a Ring needs of the way in which its transfers are carried out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from zerohop._native import Op
+
+
+class FileRing(Protocol):
+    """Carries out transfers, and keeps their results until they are taken.
+
+    A Ring has a lock for the calls that add and begin.
+    """
+
+    @property
+    def prepared(self) -> int:
+        """Return how many transfers were added and have not begun."""
+
+    @property
+    def taken_up(self) -> int:
+        """Return how many have begun, and their results were not taken."""
+
+    @property
+    def ready(self) -> int:
+        """Return how many results are there."""
+
+    def prepare(
+        self,
+        file: Any,
+        memory: Any,
+        part_offset: int,
+        part_nbytes: int,
+        file_offsets: Any,
+        memory_offsets: Any,
+        lengths: Any,
+        userdata: Any,
+    ) -> bool:
+        """Add transfers; False, and nothing is done, if there is no room for them all.
+
+        The first four arguments are those that ``FileEngine.place_of`` gives.
+        """
+
+    def submit(self, count: int) -> None:
+        """Begin the first transfers that were added."""
+
+    def refuse(self, userdata: int, error: int) -> bool:
+        """Give a transfer that is not carried out its result; False if there is no room for it."""
+
+    def cancel(self, userdata: int | None) -> int:
+        """End transfers with this userdata, or all, as soon as nothing uses their memory; return their number."""
+
+    def take(self, most: int) -> bytes:
+        """Return results as records (completion.py)."""
+
+    def wait(self, results: int, deadline_ns: int, spin_ns: int) -> bool:
+        """Wait until so many results are there, or all that can still come."""
+
+    def end_when(self, results: int, deadline_ns: int) -> Op:
+        """Return an Op that ends then."""
+
+    def close(self) -> None:
+        """Drop what was added, and what has not begun."""

@@ -1,0 +1,83 @@
+"""Lends memory of a RemoteStore's Context to its server, for as long as the server moves bytes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from zerohop.core.face import Memory, View, offset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.core.face import RemoteBuffer, Rights
+
+
+class Lent:
+    """Holds memory that the server reaches, until the last transfer that uses it has released it. Thread-safe.
+
+    Attributes:
+        view: the memory.
+        handle: bytes of the handle.
+        start: offset of ``view`` in what the handle names.
+    """
+
+    def __init__(self, view: Memory | View, handle: bytes, start: int, give_back: Callable[[], None] | None) -> None:
+        self.view = view
+        self.handle = handle
+        self.start = start
+        self._give_back = give_back
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def hold(self) -> None:
+        """Count one more transfer."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """Count one less; the last gives the memory back."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last and self._give_back is not None:
+            self._give_back()
+
+
+class Lending:
+    """Makes the handles. Thread-safe.
+
+    A Memory has one handle for all transfers, as long as it is open. An array that was passed as it is has one for each
+    transfer, because a handle keeps its memory alive.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[..., RemoteBuffer],
+        take_back: Callable[[Memory | View, RemoteBuffer], None],
+    ) -> None:
+        self._lend = lend
+        self._take_back = take_back
+        # Memory that stands for an array for the length of a call.
+        self._passing: weakref.WeakSet[Memory | View] = weakref.WeakSet()
+
+    def note_array(self, memory: Memory | View) -> None:
+        """Note that memory stands for an array."""
+        self._passing.add(memory)
+
+    def lent(self, view: Memory | View, *, writes: bool) -> Lent:
+        """Lend memory to be read by the server, if it writes a file, or else to be written to.
+
+        Raises:
+            ValueError: the memory does not have such rights.
+            Closed: it is closed.
+        """
+        once = view in self._passing
+        rights: Rights = "r" if writes else "w"
+        if not once and not view.readonly:
+            rights = "rw"
+        handle = self._lend(view, rights, once=once)
+        if once:
+            return Lent(view, bytes(handle), 0, lambda: self._take_back(view, handle))
+        return Lent(view, bytes(handle), offset_of(view), None)

@@ -1,0 +1,250 @@
+"""Declares LocalStore, the Store of a folder of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import NativeError
+from zerohop.config.checks import check_int
+from zerohop.core.face import Explanation, begun, index_array, offset_of, region_of
+from zerohop.errors import ZerohopError, from_native
+from zerohop.shown import shown
+from zerohop.storage import failures, file_calls, names
+from zerohop.storage.beneath import open_beneath, refused
+from zerohop.storage.iov import Iov
+from zerohop.storage.opening import of_descriptor, opened
+from zerohop.storage.operation import FilePath, FileTransfer
+from zerohop.storage.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from zerohop._native import FileQueue
+    from zerohop.core.face import Context, Memory, Operation, View
+    from zerohop.storage.file import File, Mode
+    from zerohop.storage.file_engine import OpenFile, Places
+    from zerohop.storage.file_ring import FileRing
+
+    T = TypeVar("T")
+
+_MIB: Final = 1 << 20
+_MOST_STAGING_BYTES: Final = 1 << 40
+_MOST_THREADS: Final = 256
+# Transfers under way at once, at most.
+_DEPTH: Final = 256
+
+
+class LocalStore(Store):
+    """Reads and writes a folder of this machine; made by ``open_store``."""
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str],
+        ctx: Context | None,
+        engine: str,
+        threads: int,
+        staging_bytes: int,
+        timeout: float | None,
+        settings: dict[str, Any],
+    ) -> None:
+        """Use ``open_store``."""
+        self.folder = os.fspath(where) if isinstance(where, os.PathLike) else where
+        if not isinstance(self.folder, str):
+            raise TypeError(f"where is the path of a folder, as a string or a Path, not {type(self.folder).__name__}")
+        if engine not in ("auto", "threads"):
+            raise ValueError(f'engine is "auto" or "threads", not {shown(engine)}')
+        check_int("threads", threads, 1, _MOST_THREADS)
+        check_int("staging_bytes", staging_bytes, _MIB, _MOST_STAGING_BYTES)
+        try:
+            self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise failures.of_os(error, "open_store", self.folder) from None
+        self._root_lock = threading.Lock()
+        self._close_root = weakref.finalize(self, os.close, self._root)
+        try:
+            _check_openat2(self._root)
+            super().__init__(ctx, settings, timeout)
+            try:
+                self._queue: FileQueue = self._file_queue(_DEPTH, threads, staging_bytes, uring=engine == "auto")
+            except BaseException:
+                self._close_context()
+                raise
+        except BaseException:
+            self._close_root()
+            raise
+        self._closed = False
+        self._join_context()
+
+    @property
+    def engine(self) -> str:
+        """Return ``"io_uring"`` or ``"threads"``: how files are read and written."""
+        return self._queue.backend
+
+    @property
+    def why_no_uring(self) -> str:
+        """Return why threads read and write instead of io_uring; empty if io_uring does."""
+        return self._queue.why_no_uring
+
+    def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
+        """Do ``Store.open_file``."""
+
+        def work() -> File:
+            with self._folder() as root:
+                return opened(self, root, path, mode, direct)
+
+        return self._at_once("open", path, work)
+
+    def file_of(self, fd: int, *, direct: bool | None = None) -> Operation[File]:
+        """Do ``Store.file_of``."""
+        return self._at_once("file_of", "", lambda: of_descriptor(self, fd, direct))
+
+    def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+        """Do ``Store.folder_call``."""
+
+        def work() -> Any:
+            with self._folder() as root:
+                return names.CALLS[kind](root, *paths)
+
+        return self._at_once(kind, paths[0], work)
+
+    def file_call(self, kind: str, file: OpenFile, *args: int) -> Operation[Any]:
+        """Do ``FileEngine.file_call``."""
+        native = file.native()  # which keeps the descriptor open meanwhile
+        return self._at_once(kind, file.path, lambda: file_calls.CALLS[kind](native.fd, *args))
+
+    def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
+        """Return an Iov of memory, which the system keeps at hand if it can."""
+        region, queue = region_of(memory), self._queue
+        try:
+            why = queue.fix(region)
+        except ValueError:  # the memory was closed meanwhile
+            why = "the memory is closed"
+        return Iov(memory, why, lambda: queue.unfix(region), owned=owned)
+
+    def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
+        """Return the native ring."""
+        return self._queue.ring(entries, writes, priority)
+
+    def place_of(self, file: OpenFile, view: Memory | View, *, writes: bool) -> tuple[Any, Any, int, int]:
+        """Return the open file, the region and the part of it."""
+        del writes
+        return file.native(), region_of(view), offset_of(view), view.nbytes
+
+    def transfer(
+        self,
+        kind: str,
+        file: OpenFile,
+        view: Memory | View,
+        places: Places,
+        timeout: float | None,
+        *,
+        writes: bool,
+        short: bool,
+    ) -> Operation[int]:
+        """Have native code begin them."""
+        native = file.native()
+        offsets, at, lengths = places
+        sizes = index_array(lengths, "lengths")
+        nbytes = int(sizes.sum())
+        try:
+            posted = self._queue.transfer(
+                native,
+                region_of(view),
+                writes,
+                offset_of(view),
+                view.nbytes,
+                index_array(offsets, "offsets in the file"),
+                index_array(at, "offsets in the memory"),
+                sizes,
+                not (short or writes),
+                self._deadline(timeout),
+            )
+        except NativeError as error:
+            self.check_usable()
+            raise from_native(*error.args, operation=kind) from None
+        path = self._path(file.path, view.device, writes=writes)
+        operation = FileTransfer()
+        begun(operation, self._core, kind, nbytes, posted, (view, native), path)
+        return operation
+
+    def seconds_until(self, deadline_ns: int) -> float:
+        """Return the seconds until a deadline; infinite for 0, none."""
+        return max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9) if deadline_ns else math.inf
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End the store. What has not begun ends with Closed; what is under way ends as usual. Files stay open.
+
+        Args:
+            timeout: seconds that closing a Context of its own may take.
+        """
+        if not self._closed:
+            self._closed = True
+            self._leave_context()
+            if not self._core.forked:
+                self._queue.close()
+                with self._root_lock:
+                    self._close_root()
+            else:
+                self._close_root()  # a thread that this process lacks may have the lock
+        self._close_context(timeout)
+
+    def __del__(self) -> None:
+        # The constructor may have raised.
+        if self._closed:
+            return
+        self._closed = True
+        if not self._core.forked:
+            self._queue.close()
+        self._drop_context()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.folder!r} by {self.engine}{', closed' if self._closed else ''}>"
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[int]:
+        """Lend a descriptor of the folder, which nobody closes meanwhile.
+
+        Raises:
+            Closed: the Store was closed meanwhile.
+        """
+        with self._root_lock:
+            self.check_usable()
+            root = os.dup(self._root)
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    def _at_once(self, kind: str, path: str, do: Callable[[], T]) -> Operation[T]:
+        """Do something that takes no longer than a few calls of the system, and return its Operation, which has ended.
+
+        Raises:
+            Closed: the Store is closed.
+        """
+        self.check_usable()
+        try:
+            return self._finished(kind, do())
+        except ZerohopError as error:
+            return self._failed(kind, error)
+        except OSError as error:
+            return self._failed(kind, failures.of_os(error, kind, path))
+
+    def _path(self, path: str, device: str, *, writes: bool) -> FilePath:
+        ends = (device, "file") if writes else ("file", device)
+        rejected = (("io_uring", self.why_no_uring),) if self.why_no_uring else ()
+        return FilePath(path, Explanation("file", self.engine, device == "host", *ends, rejected))
+
+
+def _check_openat2(root: int) -> None:
+    """Raise Unsupported where paths cannot be kept within the folder, whose descriptor is given."""
+    try:
+        os.close(open_beneath(root, "", os.O_PATH))
+    except PermissionError:  # of the call itself: the folder is open already
+        raise refused() from None

@@ -1,0 +1,69 @@
+"""Looks up and changes the names in a folder, given by its descriptor. No path leads out of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop.storage import failures
+from zerohop.storage.beneath import open_beneath, parent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _listdir(root: int, path: str) -> list[str]:
+    fd = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.listdir(fd)  # noqa: PTH208 - a Path cannot name a folder by its descriptor
+    finally:
+        os.close(fd)
+
+
+def _stat(root: int, path: str) -> os.stat_result:
+    fd = open_beneath(root, path, os.O_PATH)
+    try:
+        return os.stat(fd)  # noqa: PTH116 - a Path cannot name a file by its descriptor
+    finally:
+        os.close(fd)
+
+
+def _in_parent(do: Callable[..., None]) -> Callable[[int, str], None]:
+    """Return a function that calls ``do`` with the last name of a path, and with the folder which that name is in."""
+
+    def work(root: int, path: str) -> None:
+        parent, name = parent_of(root, path)
+        try:
+            do(name, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    return work
+
+
+def _rename(root: int, old: str, new: str) -> None:
+    def to_new(name: str, *, dir_fd: int) -> None:
+        try:
+            other, new_name = parent_of(root, new)
+        except OSError as error:
+            raise failures.of_os(error, "rename", new) from None
+        try:
+            os.rename(name, new_name, src_dir_fd=dir_fd, dst_dir_fd=other)
+        finally:
+            os.close(other)
+
+    _in_parent(to_new)(root, old)
+
+
+# Each takes the folder's descriptor and one path or two. They raise OSError, Unsupported, and ValueError for a path
+# that has a null character.
+CALLS: Final[dict[str, Callable[..., Any]]] = {
+    "listdir": _listdir,
+    "stat": _stat,
+    "unlink": _in_parent(os.unlink),
+    "mkdir": _in_parent(os.mkdir),
+    "rmdir": _in_parent(os.rmdir),
+    "rename": _rename,
+}
+# Those that change something.
+CHANGING: Final = frozenset({"unlink", "mkdir", "rmdir", "rename"})

@@ -1,0 +1,101 @@
+"""Cuts ranges into pieces that a server carries out together, and joins the results of pieces to those of ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from zerohop.storage.completion import RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    # Numbers of 64 bits.
+    Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Pieces(NamedTuple):
+    """Holds parts of ranges.
+
+    Attributes:
+        ranges: the number of the range that each is a part of.
+        starts: offset in the range.
+        offsets: offset in the file.
+        at: offset in the memory.
+        lengths: length.
+    """
+
+    ranges: Numbers
+    starts: Numbers
+    offsets: Numbers
+    at: Numbers
+    lengths: Numbers
+
+
+def cut(offsets: Numbers, at: Numbers, lengths: Numbers, most_bytes: int) -> Iterator[Pieces]:
+    """Yield all parts of ranges in order, each time as many as have ``most_bytes`` together."""
+    ends = np.cumsum(lengths)
+    long = np.flatnonzero(lengths > most_bytes)
+    first = 0
+    while first < len(lengths):
+        if lengths[first] > most_bytes:  # it goes by itself, in several parts
+            for start in range(0, int(lengths[first]), most_bytes):
+                size = min(most_bytes, int(lengths[first]) - start)
+                one = slice(first, first + 1)
+                yield Pieces(
+                    np.array([first]), np.array([start]), offsets[one] + start, at[one] + start, np.array([size])
+                )
+            first += 1
+            continue
+        before = ends[first] - lengths[first]
+        last = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        later = long[np.searchsorted(long, first) :]
+        last = min(last, int(later[0])) if later.size else last
+        some = slice(first, last)
+        zeros = np.zeros(last - first, np.int64)
+        yield Pieces(np.arange(first, last), zeros, offsets[some], at[some], lengths[some])
+        first = last
+
+
+class Results:
+    """Joins the results of pieces: a range ends where its first piece does that is short or has failed.
+
+    Attributes:
+        done: for each range the bytes that were moved from its start on.
+        errors: for each range the errno with which it failed; 0: none.
+        outcomes: for each range status and reason.
+    """
+
+    def __init__(self, lengths: Numbers) -> None:
+        self._lengths = lengths
+        self.done = lengths.copy()
+        self.errors = np.zeros(len(lengths), np.int32)
+        self.outcomes = np.zeros((len(lengths), 2), np.uint8)
+
+    def note(self, pieces: Pieces, records: np.ndarray[Any, Any]) -> None:
+        """Take in how pieces have ended, as records (completion.py) in the order of the pieces."""
+        for i in np.flatnonzero((records["done"] != pieces.lengths) | (records["status"] != 0)):
+            number, record = int(pieces.ranges[i]), records[i]
+            end = int(pieces.starts[i]) + int(record["done"])
+            if end > self.done[number] or (end == self.done[number] and self.outcomes[number, 0]):
+                continue
+            self.done[number] = end
+            self.errors[number] = max(0, -int(record["result"]))
+            self.outcomes[number] = record["status"], record["reason"]
+
+    def fail_all(self, pieces: Pieces, status: int) -> None:
+        """Note that pieces have failed alike, with nothing moved."""
+        records = np.zeros(len(pieces.ranges), RECORD)
+        records["status"] = status
+        self.note(pieces, records)
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether a range has failed."""
+        return bool(self.outcomes.any())
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether all ranges have moved in full."""
+        return bool((self.done == self._lengths).all())

@@ -1,0 +1,247 @@
+"""Declares RemoteStore, the Store of a folder that a Server has."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zerohop._native import FileRing as Completions
+from zerohop.core.face import index_array, parse_url
+from zerohop.errors import EndOfFile, Unsupported, from_native
+from zerohop.storage import wire
+from zerohop.storage.failures import of_errno
+from zerohop.storage.file import File
+from zerohop.storage.iov import Iov
+from zerohop.storage.lending import Lending
+from zerohop.storage.moves import Moves
+from zerohop.storage.operation import ServedPath
+from zerohop.storage.remote_file import RemoteFile
+from zerohop.storage.remote_ring import RemoteRing, check_ranges
+from zerohop.storage.store import Store
+
+if TYPE_CHECKING:
+    from zerohop.core.face import Context, Link, Local, Memory, Operation, View
+    from zerohop.errors import ZerohopError
+    from zerohop.storage.file import Mode
+    from zerohop.storage.file_engine import OpenFile, Places
+    from zerohop.storage.file_ring import FileRing
+
+_PRIORITY_NORMAL = 1
+
+
+class RemoteStore(Store):
+    """Reads and writes a folder of a server; made by ``open_store``.
+
+    Attributes:
+        url: the server's URL.
+    """
+
+    def __init__(self, url: str, ctx: Context | None, timeout: float | None, settings: dict[str, Any]) -> None:
+        """Use ``open_store``."""
+        where = parse_url(url)
+        super().__init__(ctx, settings, timeout)
+        self.url = self.folder = url
+        self._lending = Lending(self._lend, self._take_back)
+
+        async def begin() -> tuple[Moves, wire.Welcome]:
+            moves = Moves(await self._connect(where))
+            return moves, await moves.begin()
+
+        try:
+            self._moves, welcome = self._defer("open_store", self._deadline(None), begin).result()
+            self._engine, self._why_no_uring = welcome.engine, welcome.why_no_uring
+            self.read_only = welcome.read_only
+        except BaseException:
+            self._close_context()
+            raise
+        self._closed = False
+        self._join_context()
+
+    @property
+    def engine(self) -> str:
+        """Return ``"io_uring"`` or ``"threads"``: how the server reads and writes files."""
+        return self._engine
+
+    @property
+    def why_no_uring(self) -> str:
+        """Return why the server's threads read and write instead of io_uring; empty if io_uring does."""
+        return self._why_no_uring
+
+    def memory_of(self, x: Local | Iov) -> Memory | View:
+        """Return the memory that an argument names; an array's is lent to the server for one transfer."""
+        memory = super().memory_of(x)
+        if memory is not x and not isinstance(x, Iov):
+            self._lending.note_array(memory)
+        return memory
+
+    def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
+        """Do ``Store.open_file``."""
+        request = wire.Open(os.fsencode(path), mode, direct)
+        close = self._close_file
+
+        async def work() -> File:
+            answer = await self._moves.ask(request, "open", path)
+            return File(self, path, mode, RemoteFile(answer.value, close))
+
+        return self._ask("open", work)
+
+    def file_of(self, fd: int, *, direct: bool | None = None) -> Operation[File]:
+        """Refuse: a descriptor is of this machine."""
+        del fd, direct
+        raise Unsupported(
+            "a descriptor of this process means nothing to the server",
+            fix="open the file by its path, or open_store() a folder of this machine",
+            operation="file_of",
+        )
+
+    def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+        """Do ``Store.folder_call``."""
+        request = wire.FolderCall(kind, [os.fsencode(path) for path in paths])
+
+        async def work() -> Any:
+            if kind != "listdir":
+                return _value_of(await self._moves.ask(request, kind, paths[0]))
+            found: list[str] = []
+            while True:
+                answer = await self._moves.ask(request, kind, paths[0])
+                found += map(os.fsdecode, answer.names)
+                if not answer.more:
+                    return found
+                request.after = answer.names[-1]
+
+        return self._ask(kind, work)
+
+    def file_call(self, kind: str, file: OpenFile, *args: int) -> Operation[Any]:
+        """Do ``FileEngine.file_call``."""
+        native = file.native()
+        request = wire.FileCall(kind, native.number, list(args))
+
+        async def work() -> Any:
+            return _value_of(await self._moves.ask(request, kind, file.path, native))
+
+        return self._ask(kind, work)
+
+    def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
+        """Return an Iov of memory, which needs nothing more: the server reaches it by its handle."""
+        return Iov(memory, "", lambda: None, owned=owned)
+
+    def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
+        """Return a ring whose transfers the server carries out."""
+        completions = Completions(self._core.engine, entries)
+        moves = self._moves
+        begin, cancel = moves.begin_batch, moves.cancel_batches
+
+        def begin_soon(ring: RemoteRing, batch: Any) -> None:
+            self._on_control_thread(begin, ring, batch)
+
+        def cancel_soon(ring: RemoteRing, number: int | None) -> int:
+            return cancel(ring, number, self._on_control_thread)
+
+        return RemoteRing(completions, begin_soon, cancel_soon, entries, writes=writes, priority=priority)
+
+    def place_of(self, file: OpenFile, view: Memory | View, *, writes: bool) -> tuple[Any, Any, int, int]:
+        """Return the file's number, and the memory that was lent."""
+        native = file.native()
+        lent = self._lending.lent(view, writes=writes)
+        return native, lent, lent.start, view.nbytes
+
+    def transfer(
+        self,
+        kind: str,
+        file: OpenFile,
+        view: Memory | View,
+        places: Places,
+        timeout: float | None,
+        *,
+        writes: bool,
+        short: bool,
+    ) -> Operation[int]:
+        """Have the server move the bytes."""
+        native = file.native()
+        offsets = np.array(index_array(places[0], "offsets in the file"))
+        at = np.array(index_array(places[1], "offsets in the memory"))
+        lengths = np.array(index_array(places[2], "lengths"))
+        check_ranges(offsets, at, lengths, view.nbytes)
+        nbytes = int(lengths.sum())
+        ends = (view.device, "file") if writes else ("file", view.device)
+        path = ServedPath(file.path, ends, self._moves.link.peer)
+        deadline_ns = self._deadline(timeout)
+        lent = self._lending.lent(view, writes=writes)
+
+        async def work() -> int:
+            ranges = offsets, at + lent.start, lengths
+            records = await self._moves.move(
+                native, lent, ranges, writes=writes, priority=_PRIORITY_NORMAL, deadline_ns=deadline_ns, path=path
+            )
+            return _joined(records, nbytes, kind, file.path, whole=not (short or writes))
+
+        keep = view, native
+        return self._defer(kind, deadline_ns, work, nbytes=nbytes, keep=keep, path=path, at_end=lent.release)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End the store. What is under way ends with Closed; the server closes its files.
+
+        Args:
+            timeout: seconds that closing a Context of its own may take.
+        """
+        if not self._closed:
+            self._closed = True
+            self._leave_context()
+            if not self._core.forked:
+                self._on_control_thread(self._moves.end)
+        self._close_context(timeout)
+
+    def __del__(self) -> None:
+        # The constructor may have raised.
+        if not self._closed:
+            self._closed = True
+            if not self._core.forked:
+                self._on_control_thread(self._moves.end)
+            self._drop_context()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url!r}{', closed' if self._closed else ''}>"
+
+    def _ask(self, kind: str, work: Any) -> Operation[Any]:
+        self.check_usable()
+        return self._defer(kind, self._deadline(None), work)
+
+    def _close_file(self, number: int) -> None:
+        # Any thread drops a file, also one that holds locks: this only queues the message.
+        if not self._closed and not self._core.forked:
+            self._on_control_thread(self._moves.tell, wire.Close(number))
+
+    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
+        self._moves.lost(link, error)
+
+
+def _value_of(answer: Any) -> Any:
+    """Return the result of a call as a local Store gives it."""
+    value = answer.value
+    if not isinstance(value, dict):
+        return value
+    first = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
+    times = [int(value[name]) for name in ("st_atime", "st_mtime", "st_ctime")]
+    return os.stat_result([*(value[name] for name in first), *times], value)
+
+
+def _joined(records: Any, nbytes: int, kind: str, path: str, *, whole: bool) -> int:
+    """Return the sum of all bytes; raise the error of the first range that failed."""
+    done = int(records["done"].sum())
+    failed = np.flatnonzero(records["status"])
+    if failed.size:
+        first = records[failed[0]]
+        if first["result"] < 0:
+            raise of_errno(-int(first["result"]), kind, path, bytes_done=done)
+        raise from_native(int(first["status"]), int(first["reason"]), operation=kind, bytes_done=done)
+    if whole and done < nbytes:
+        raise EndOfFile(
+            f"the file ends before the range does: {path!r}",
+            filename=path,
+            fix="compare offset and length with file.size; or pass short=True, and look at the result",
+            operation=kind,
+            bytes_done=done,
+        )
+    return done

@@ -1,0 +1,211 @@
+"""Answers the calls of a server's clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from zerohop._native import Status
+from zerohop.core.face import Refusal, start_of
+from zerohop.errors import ProtocolError, StorageError, ZerohopError
+from zerohop.storage import file_calls, names, wire
+from zerohop.storage.client import Client
+from zerohop.storage.delivery import Delivery
+from zerohop.storage.failures import of_errno
+from zerohop.storage.numbers import MOST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from zerohop.core.face import Link
+    from zerohop.storage.blocks import Blocks
+    from zerohop.storage.client import Reach
+    from zerohop.storage.local_store import LocalStore
+    from zerohop.storage.pieces import Numbers
+
+_INT64: Final = np.dtype("<i8")
+
+
+class StorageService:
+    """Answers calls, for one server. On the control thread.
+
+    Attributes:
+        clients: the state of each client, by its link.
+        bytes_read, bytes_written: bytes that were moved out of files, and into them.
+    """
+
+    def __init__(
+        self,
+        store: LocalStore,
+        blocks: Blocks,
+        reach: Reach,
+        in_thread: Callable[..., Coroutine[Any, Any, Any]],
+        *,
+        read_only: bool,
+        threads: int,
+    ) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._reach = reach
+        self._in_thread = in_thread
+        self._read_only = read_only
+        # Calls that may block, such as fsync, have threads of their own. This limits how many.
+        self._threads = asyncio.Semaphore(threads)
+        self.clients: dict[Link, Client] = {}
+        self.bytes_read = self.bytes_written = 0
+
+    def __call__(self, link: Link, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+        """Answer a call of a client."""
+        try:
+            request = wire.request_of(body)
+        except ProtocolError as error:
+            raise Refusal(Status.UNSUPPORTED, error.reason) from None
+        client = self.clients.get(link)
+        if client is None:
+            client = self.clients[link] = Client(link)
+            self._blocks.clients = len(self.clients)
+        if isinstance(request, wire.Hello):
+            store = self._store
+            return wire.encode(wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only))
+        if isinstance(request, wire.Close):
+            client.close_file(request.file)
+            return b""
+        if isinstance(request, wire.Cancel):
+            delivery = client.moves.get(request.number)
+            if delivery is not None:
+                delivery.cancel(np.frombuffer(request.ranges, _INT64) if request.ranges else None)
+            return b""
+        if client.calls >= wire.MOST_CALLS:
+            raise Refusal(Status.ACCESS_DENIED, f"more than {wire.MOST_CALLS} calls of one client at a time")
+        return self._answer(client, request)
+
+    def lost(self, link: Link) -> None:
+        """Give up what a client has, which is gone."""
+        client = self.clients.pop(link, None)
+        if client is not None:
+            self._blocks.clients = len(self.clients)
+            client.end()
+
+    def end(self) -> None:
+        """Give up what all clients have."""
+        for link in list(self.clients):
+            self.lost(link)
+
+    async def _answer(self, client: Client, request: wire.Request) -> bytes:
+        client.calls += 1
+        try:
+            return wire.encode(await self._do(client, request))
+        except ZerohopError as error:
+            number = error.errno if isinstance(error, StorageError) else 0
+            return wire.encode(wire.Failed(type(error).__name__, error.reason, error.fix, number or 0))
+        except (ValueError, OverflowError) as error:
+            return wire.encode(wire.Failed("ValueError", str(error), "", 0))
+        finally:
+            client.calls -= 1
+
+    async def _do(self, client: Client, request: wire.Request) -> wire.Answer:
+        if isinstance(request, wire.Move):
+            return await self._move(client, request)
+        if isinstance(request, wire.Open):
+            if self._read_only and request.mode != "r":
+                raise _read_only("open", request.path)
+            path = os.fsdecode(request.path)
+            opened = await self._blocking(lambda: self._store.open(path, request.mode, direct=request.direct).result())  # type: ignore[arg-type]  # the store checks the mode
+            return wire.Value(client.add_file(opened))
+        if isinstance(request, wire.FolderCall):
+            return await self._folder_call(request)
+        assert isinstance(request, wire.FileCall)
+        file = client.file(request.file)
+        if request.kind not in file_calls.CALLS:
+            raise ValueError(f"no such call: {request.kind!r}")
+        value = await self._blocking(lambda: self._store.file_call(request.kind, file, *request.args).result())
+        return wire.Value(_plain(value))
+
+    async def _folder_call(self, request: wire.FolderCall) -> wire.Answer:
+        kind, paths = request.kind, [os.fsdecode(path) for path in request.paths]
+        if kind not in names.CALLS or len(paths) != (2 if kind == "rename" else 1):
+            raise ValueError(f"no such call: {kind!r} of {len(paths)} paths")
+        if self._read_only and kind in names.CHANGING:
+            raise _read_only(kind, request.paths[0])
+        value = await self._blocking(lambda: self._store.folder_call(kind, *paths).result())
+        return _page(value, request.after) if kind == "listdir" else wire.Value(_plain(value))
+
+    async def _move(self, client: Client, request: wire.Move) -> wire.Answer:
+        file = client.file(request.file)
+        file.check_mode("storage", writes=request.writes)
+        known = await client.memory(request.handle, self._reach)
+        offsets, at, lengths = (np.frombuffer(each, _INT64) for each in (request.offsets, request.at, request.lengths))
+        _check_ranges(offsets, at, lengths, known.memory.nbytes)
+        deadline_ns = time.monotonic_ns() + int(min(request.seconds, 1e9) * 1e9) if request.seconds else 0
+        delivery = Delivery(
+            self._store,
+            file.native(),
+            known.memory,
+            writes=request.writes,
+            priority=request.priority,
+            deadline_ns=deadline_ns,
+        )
+        if request.number in client.moves:
+            raise ValueError(f"number {request.number} is taken")
+        client.moves[request.number] = delivery
+        try:
+            if known.reached is not None:
+                how = known.route.explanation.form
+                await delivery.straight(known.reached, start_of(known.memory), offsets, at, lengths)
+            else:
+                how = known.route.explanation.provider
+                await delivery.by_blocks(self._blocks, client, offsets, at, lengths)
+        finally:
+            client.moves.pop(request.number, None)
+        results = delivery.results
+        moved = int(results.done.sum())
+        if request.writes:
+            self.bytes_written += moved
+        else:
+            self.bytes_read += moved
+        done = b"" if results.whole else results.done.astype(_INT64).tobytes()
+        if not results.failed:
+            return wire.Moved(how, done, b"", b"")
+        return wire.Moved(how, done, results.errors.astype("<i4").tobytes(), results.outcomes.tobytes())
+
+    async def _blocking(self, call: Callable[[], Any]) -> Any:
+        async with self._threads:
+            return await self._in_thread(call)
+
+
+def _check_ranges(offsets: Numbers, at: Numbers, lengths: Numbers, nbytes: int) -> None:
+    """Raise ValueError for ranges that no client of ours would ask for."""
+    if not len(offsets) == len(at) == len(lengths):
+        raise ValueError("the lists of ranges have different lengths")
+    inside = (lengths >= 0) & (lengths <= nbytes) & (at >= 0) & (at <= nbytes - lengths)
+    if not bool((inside & (offsets >= 0) & (offsets <= MOST_BYTES - lengths)).all()):
+        raise ValueError("a range does not lie within the memory, or no file has it")
+
+
+def _page(found: list[str], after: bytes) -> wire.Names:
+    """Return as many names after one as an answer has room for."""
+    rest = sorted(name for name in map(os.fsencode, found) if name > after)
+    size, count = 0, 0
+    while count < len(rest) and size < wire.PAGE_BYTES:
+        size += len(rest[count]) + 3
+        count += 1
+    return wire.Names(rest[:count], more=count < len(rest))
+
+
+def _plain(value: Any) -> Any:
+    """Return a result as a message holds it."""
+    if isinstance(value, os.stat_result):
+        return {name: getattr(value, name) for name in dir(value) if name.startswith("st_")}
+    return value
+
+
+def _read_only(kind: str, path: bytes) -> StorageError:
+    import errno
+
+    return of_errno(
+        errno.EROFS, kind, os.fsdecode(path), said="the server lets files be read only", fix="serve without --read-only"
+    )
