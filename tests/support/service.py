@@ -18,6 +18,7 @@ from support.loads import Loads
 from support.outcomes import Outcome, attempt, outcome_of
 from support.patience import PATIENCE_S
 from support.sandboxed import Sandboxed
+from support.serving import Serving
 from support.transports import Transports
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Note(NamedTuple):
     message: bytes = b""
 
 
-class Service(Loads, Limits, Sandboxed, Transports, Files):
+class Service(Loads, Limits, Sandboxed, Transports, Files, Serving):
     """One Context and the buffers registered with it."""
 
     def __init__(self, options: Options) -> None:

@@ -45,13 +45,14 @@ class Client:
 
     Attributes:
         link: the connection.
+        stores: Stores that use the connection.
         calls: calls that are under way.
         moves: the deliveries that are under way, by their number.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.calls = 0
+        self.stores = self.calls = 0
         self.moves: dict[int, Delivery] = {}
         self._files: dict[int, File] = {}
         self._next = 0

@@ -31,11 +31,11 @@ def _hole_in(fd: int, offset: int, nbytes: int) -> int | None:
     return hole if hole < end else None
 
 
-# Each takes the descriptor and numbers, and raises OSError.
-CALLS: Final[dict[str, Callable[..., Any]]] = {
-    "stat": os.fstat,
-    "truncate": os.ftruncate,
-    "fsync": os.fsync,
-    "punch_hole": _punch_hole,
-    "hole_in": _hole_in,
+# Each takes the descriptor and as many numbers as its entry says, and raises OSError.
+CALLS: Final[dict[str, tuple[Callable[..., Any], int]]] = {
+    "stat": (os.fstat, 0),
+    "truncate": (os.ftruncate, 1),
+    "fsync": (os.fsync, 0),
+    "punch_hole": (_punch_hole, 2),
+    "hole_in": (_hole_in, 2),
 }

@@ -117,7 +117,7 @@ class LocalStore(Store):
     def file_call(self, kind: str, file: OpenFile, *args: int) -> Operation[Any]:
         """Do ``FileEngine.file_call``."""
         native = file.native()  # which keeps the descriptor open meanwhile
-        return self._at_once(kind, file.path, lambda: file_calls.CALLS[kind](native.fd, *args))
+        return self._at_once(kind, file.path, lambda: file_calls.CALLS[kind][0](native.fd, *args))
 
     def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
         """Return an Iov of memory, which the system keeps at hand if it can."""

@@ -203,9 +203,10 @@ class Moves:
         """Note that a peer is lost; calls to it have ended by themselves."""
 
     def end(self) -> None:
-        """End everything that is under way."""
+        """End everything that is under way, and leave the server."""
         for task in list(self._batches):
             task.cancel()
+        self.tell(wire.Leave())
 
     def _next(self) -> int:
         self._number += 1

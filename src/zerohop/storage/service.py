@@ -16,7 +16,7 @@ from zerohop.storage import file_calls, names, wire
 from zerohop.storage.client import Client
 from zerohop.storage.delivery import Delivery
 from zerohop.storage.failures import of_errno
-from zerohop.storage.numbers import MOST_BYTES
+from zerohop.storage.numbers import MOST_BYTES, byte_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -70,9 +70,15 @@ class StorageService:
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
             store = self._store
+            client.stores += 1
             return wire.encode(wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only))
         if isinstance(request, wire.Close):
             client.close_file(request.file)
+            return b""
+        if isinstance(request, wire.Leave):
+            client.stores -= 1
+            if client.stores <= 0:
+                self.lost(link)
             return b""
         if isinstance(request, wire.Cancel):
             delivery = client.moves.get(request.number)
@@ -120,8 +126,10 @@ class StorageService:
             return await self._folder_call(request)
         assert isinstance(request, wire.FileCall)
         file = client.file(request.file)
-        if request.kind not in file_calls.CALLS:
-            raise ValueError(f"no such call: {request.kind!r}")
+        if request.kind not in file_calls.CALLS or len(request.args) != file_calls.CALLS[request.kind][1]:
+            raise ValueError(f"no such call: {request.kind!r} of {len(request.args)} numbers")
+        for number in request.args:
+            byte_number("an offset or a length", number)
         value = await self._blocking(lambda: self._store.file_call(request.kind, file, *request.args).result())
         return wire.Value(_plain(value))
 

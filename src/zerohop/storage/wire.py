@@ -33,6 +33,10 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
     version: int
 
 
+class Leave(msgspec.Struct, tag="leave", array_like=True):
+    """Ends what a Hello began. With the last one the server closes all files of the client."""
+
+
 class Open(msgspec.Struct, tag="open", array_like=True):
     """Opens a file; answered by Value, its number."""
 
@@ -155,7 +159,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     errno: int
 
 
-Request: TypeAlias = Hello | Open | Close | FolderCall | FileCall | Move | Cancel
+Request: TypeAlias = Hello | Leave | Open | Close | FolderCall | FileCall | Move | Cancel
 Answer: TypeAlias = Welcome | Value | Names | Moved | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,365 @@
+"""Servers in processes of their own: what they promise, refuse and survive."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.lanes import eventually
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.pattern import pattern
+from support.service import Service
+from support.sizes import MIB
+from zerohop import storage
+from zerohop.core.face import call, send
+from zerohop.storage import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from support.fixtures import OpenContext, StartPeer
+    from support.peer import Peer
+    from zerohop.storage.file import Mode
+    from zerohop.storage.remote_store import RemoteStore
+
+WAYS = pytest.mark.parametrize("providers", [None, ("tcp",)], ids=["mapped", "tcp"])
+PAGE = 4096
+MODES: tuple[Mode, ...] = ("r", "w")
+
+
+def open_remote(url: str, context: zh.Context) -> RemoteStore:
+    store: Any = storage.open_store(url, ctx=context)
+    return store  # type: ignore[no-any-return]  # what the URL says
+
+
+def served(
+    start_peer: StartPeer, folder: Path, providers: tuple[str, ...] | None = None, **how: Any
+) -> tuple[Peer, str]:
+    peer = start_peer(Options(providers=providers, sim_devices=1))
+    return peer, peer.call(Service.serve, str(folder), **how)
+
+
+@WAYS
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_every_byte_between_processes(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None, device: str
+) -> None:
+    """Unaligned ranges of allocated memory, arrays and devices, as one Operation and through a Ring."""
+    peer, url = served(start_peer, tmp_path, providers)
+    there = pattern(3, 5 * MIB + 77)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    with open_remote(url, open_context(Options(providers=providers, sim_devices=1))) as store:
+        iov = store.iov(6 * MIB, device)
+        with store.open("data").result() as file:
+            assert file.size == there.size
+            part = iov[5 : 5 + there.size]
+            operation = file.read_into(part)
+            assert operation.result(PATIENCE_S) == there.size
+            assert (np.frombuffer(part.read_bytes(), np.uint8) == there).all()
+            offsets, lengths = np.array([7, 3 * MIB, 0]), np.array([PAGE + 1, MIB + 9, 3])
+            at = np.array([2 * MIB, 1, 5 * MIB])
+            assert file.read_many(iov, offsets, at, lengths).result(PATIENCE_S) == lengths.sum()
+            for offset, length, place in zip(offsets, lengths, at, strict=True):
+                assert iov[place : place + length].read_bytes() == there[offset : offset + length].tobytes()
+        with store.open("copy", "w").result() as copy:
+            assert copy.write_from(iov[1 : 1 + MIB + 9], 11).result(PATIENCE_S) == MIB + 9
+            copy.fsync().result(PATIENCE_S)
+        if device == "host" and providers is None:
+            assert str(operation.explain()).startswith("server (mapped) file→host direct, 5.0 MiB in ")
+        statistics = peer.call(Service.served)
+        assert statistics.clients == 1
+        assert statistics.bytes_written == MIB + 9
+        assert statistics.memory_in_use == 0
+    written = np.fromfile(tmp_path / "copy", np.uint8)
+    assert (written[11:] == there[3 * MIB : 4 * MIB + 9]).all()
+    assert not written[:11].any()
+
+
+@WAYS
+def test_a_server_that_dies(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None
+) -> None:
+    """Each operation ends with PeerLost, a ring's, too; and another server works."""
+    peer, url = served(start_peer, tmp_path, providers)
+    with (tmp_path / "data").open("wb") as file:
+        file.truncate(1 << 30)
+    context = open_context(Options(providers=providers))
+    store = open_remote(url, context)
+    opened = store.open("data").result(PATIENCE_S)
+    target = np.zeros(64 * MIB, np.uint8)
+    ring = store.ring(8)
+    operations = [opened.read_into(target, place * 64 * MIB, timeout=60) for place in range(8)]
+    ring.prepare(target[:MIB], opened, 0, 3)
+    ring.submit()
+    peer.kill()
+    ended = 0
+    for operation in operations:
+        try:
+            operation.result(PATIENCE_S)
+        except zh.PeerLost:
+            ended += 1
+    assert ended
+    (result,) = ring.wait(timeout=PATIENCE_S)
+    assert result.userdata == 3
+    assert result.error is None or isinstance(result.error, zh.PeerLost)
+    for refused in (lambda: opened.read_into(target), lambda: store.listdir(), lambda: store.open("data")):
+        with pytest.raises(zh.PeerLost):
+            refused().result(PATIENCE_S)
+    opened.close()
+    store.close()
+    _, another = served(start_peer, tmp_path, providers)
+    with open_remote(another, context) as again, again.open("data").result() as file:
+        assert file.read_into(target[:MIB]).result(PATIENCE_S) == MIB
+
+
+@WAYS
+@pytest.mark.parametrize("end", ["kill", "leave"])
+def test_clients_that_go(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None, end: str
+) -> None:
+    """What a server kept for a client is given back, and the other client goes on."""
+    there = open_context(Options(providers=providers))
+    (tmp_path / "data").write_bytes(pattern(1, 8 * MIB).tobytes())
+    with storage.Server(tmp_path, ctx=there) as server:
+        with open_remote(server.url, open_context(Options(providers=providers))) as store:
+            file = store.open("data").result(PATIENCE_S)
+            for _ in range(3):
+                peer = start_peer(Options(providers=providers))
+                peer.call(Service.use_store, server.url)
+                peer.call(Service.open_file, "data")
+                assert server.statistics().files == 2
+                work = peer.start(Service.read_file, 8 * MIB, 3 if end == "leave" else 1 << 30)
+                target = np.zeros(8 * MIB, np.uint8)
+                assert file.read_into(target).result(PATIENCE_S) == 8 * MIB
+                if end == "kill":
+                    peer.kill()
+                else:
+                    work.result()
+                    peer.call(Service.leave_store)
+                    peer.clear()
+                eventually(lambda: server.statistics().files == 1, "the client's file stays open")
+                assert file.read_into(target).result(PATIENCE_S) == 8 * MIB
+                assert (target == pattern(1, 8 * MIB)).all()
+            file.close()
+        eventually(lambda: server.statistics().clients == 0, "a client stays")
+        assert server.statistics().memory_in_use == 0
+
+
+def test_a_client_that_stands_still(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    """Its share of the server's memory may be taken, and the others' is not."""
+    (tmp_path / "data").write_bytes(pattern(1, 64 * MIB).tobytes())
+    there = open_context(Options(providers=("tcp",)))
+    with storage.Server(tmp_path, ctx=there, memory=8 * MIB) as server:
+        slow = start_peer(Options(providers=("tcp",)))
+        slow.call(Service.use_store, server.url)
+        slow.call(Service.open_file, "data")
+        work = slow.start(Service.read_file, 64 * MIB, 1 << 30, timeout=60)
+        eventually(lambda: server.statistics().bytes_read > 0, "it does not begin")
+        slow.stop()
+        with open_remote(server.url, open_context(Options(providers=("tcp",)))) as store:
+            target = np.zeros(16 * MIB, np.uint8)
+            with store.open("data").result(PATIENCE_S) as file:
+                for _ in range(4):
+                    assert file.read_into(target).result(PATIENCE_S) == 16 * MIB
+            assert (target == pattern(1, 64 * MIB)[: 16 * MIB]).all()
+            assert server.statistics().memory_in_use <= 8 * MIB
+        slow.kill()
+        del work
+        eventually(lambda: server.statistics().memory_in_use == 0, "its memory is not given back")
+
+
+def test_read_only(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    _, url = served(start_peer, tmp_path, read_only=True)
+    (tmp_path / "data").write_bytes(b"there")
+    with open_remote(url, open_context(Options())) as store:
+        changing: list[Callable[[], zh.Operation[Any]]] = [
+            lambda: store.open("new", "x"),
+            lambda: store.open("data", "r+"),
+            lambda: store.mkdir("folder"),
+            lambda: store.unlink("data"),
+            lambda: store.rename("data", "other"),
+            lambda: store.rmdir("folder"),
+        ]
+        for change in changing:
+            with pytest.raises(zh.StorageError, match="read only") as caught:
+                change().result(PATIENCE_S)
+            assert caught.value.errno == errno.EROFS
+        with store.open("data").result() as file:
+            for write in (file.truncate(0), file.punch_hole(0, 1)):
+                with pytest.raises(zh.StorageError):
+                    write.result(PATIENCE_S)
+    assert (tmp_path / "data").read_bytes() == b"there"
+
+
+def test_no_path_leads_out(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(b"hidden")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "up").symlink_to("..")
+    (folder / "proc").symlink_to("/proc/self")
+    _, url = served(start_peer, folder)
+    with open_remote(url, open_context(Options())) as store:
+        for path in ("../secret", "link", "up/secret", "proc/environ", "a/../../secret", "/../secret"):
+            for mode in MODES:
+                with pytest.raises(zh.StorageError):
+                    store.open(path, mode).result(PATIENCE_S)
+        for change in (store.unlink("../secret"), store.rename("link", "../other")):
+            with pytest.raises(zh.StorageError):
+                change.result(PATIENCE_S)
+    assert (tmp_path / "secret").read_bytes() == b"hidden"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["secret", "served"]
+
+
+def test_a_long_listing(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    """Names that no one answer has room for, some of them no UTF-8."""
+    _, url = served(start_peer, tmp_path)
+    names = {f"{number:04}" + "n" * 200 for number in range(1000)}
+    for name in names:
+        (tmp_path / name).touch()
+    odd = os.fsdecode(b"odd\xff")
+    (tmp_path / odd).touch()
+    with open_remote(url, open_context(Options())) as store:
+        found = store.listdir().result(PATIENCE_S)
+        assert len(found) == len(set(found))
+        assert set(found) == names | {odd}
+        assert store.stat(odd).result(PATIENCE_S).st_size == 0
+
+
+def test_what_is_served_where(open_context: OpenContext, tmp_path: Path) -> None:
+    """One Server for a Context; none at all is said so; and after its end nothing is served."""
+    there, here = open_context(Options()), open_context(Options())
+    with pytest.raises(zh.Unsupported, match=r"serves no files.*zerohop serve"):
+        open_remote(there.url, here)
+    with storage.Server(tmp_path, ctx=there) as server:
+        with pytest.raises(ValueError, match="has a Server already"):
+            storage.Server(tmp_path, ctx=there)
+        store = open_remote(server.url, here)
+        (tmp_path / "data").write_bytes(bytes(PAGE))
+        file = store.open("data").result(PATIENCE_S)
+        with pytest.raises(zh.Unsupported, match="means nothing to the server"):
+            store.file_of(0)
+    with pytest.raises(zh.ZerohopError):
+        file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
+    with pytest.raises(zh.Closed):
+        server.statistics()
+    file.close()
+    store.close()
+    with storage.Server(tmp_path, ctx=there) as server, open_remote(server.url, here) as store:
+        assert store.listdir().result(PATIENCE_S) == ["data"]
+
+
+class TestHostile:
+    """A client that speaks to the service itself."""
+
+    def ask(self, store: RemoteStore, body: bytes) -> wire.Answer:
+        async def work() -> wire.Answer:
+            return wire.answer_of(await call(store._moves.link, wire.SERVICE, body))
+
+        return store._defer("hostile", store.deadline_of(PATIENCE_S), work).result(PATIENCE_S)
+
+    def told(self, store: RemoteStore, request: wire.Request) -> str:
+        answer = self.ask(store, wire.encode(request))
+        assert isinstance(answer, wire.Failed), answer
+        return answer.said
+
+    def test_what_no_client_asks(self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+        _, url = served(start_peer, tmp_path)
+        (tmp_path / "data").write_bytes(bytes(MIB))
+        here, other = open_context(Options()), open_context(Options())
+        with open_remote(url, here) as store:
+            file = store.open("data").result(PATIENCE_S)
+            number = file.native().number
+            memory, foreign = here.alloc(PAGE), other.alloc(PAGE)
+            handle = bytes(memory.share("rw"))
+
+            def move(**changed: Any) -> wire.Move:
+                numbers = {
+                    name: np.array([changed.pop(name, usual)], "<i8").tobytes()
+                    for name, usual in (("offsets", 0), ("at", 0), ("lengths", PAGE))
+                }
+                usual = {"number": 1, "file": number, "writes": False, "priority": 1, "handle": handle, "seconds": 0.0}
+                return wire.Move(**{**usual, **numbers, **changed})
+
+            for asked, said in (
+                (move(file=number + 1), "no such open file"),
+                (move(at=1), "does not lie within the memory"),
+                (move(at=-1), "does not lie within the memory"),
+                (move(lengths=-1), "does not lie within the memory"),
+                (move(lengths=1 << 62), "does not lie within the memory"),
+                (move(offsets=-1), "does not lie within the memory"),
+                (move(offsets=(1 << 63) - 1), "does not lie within the memory"),
+                (move(handle=bytes(foreign.share("rw"))), "belongs to another Context"),
+                (move(handle=b"zerohop"), "malformed RemoteBuffer"),
+                (move(writes=True), 'opened with mode "r"'),
+                (wire.Move(1, number, False, 1, handle, bytes(16), bytes(8), bytes(8), 0.0), "different lengths"),
+                (wire.Move(1, number, False, 1, handle, bytes(7), bytes(7), bytes(7), 0.0), "multiple of element size"),
+                (wire.FileCall("close", number, []), "no such call"),
+                (wire.FileCall("truncate", number, []), "no such call"),
+                (wire.FileCall("truncate", number, [-1]), "must be from 0"),
+                (wire.FolderCall("rename", [b"data"]), "no such call"),
+                (wire.FolderCall("system", [b"data"]), "no such call"),
+                (wire.Open(b"data", "a", None), "mode is"),
+                (wire.Open(b"a\0b", "r", None), "null character"),
+            ):
+                assert said in self.told(store, asked), asked
+            revoked = memory.share("rw")
+            memory.revoke(revoked)
+            assert "revoked" in self.told(store, move(handle=bytes(revoked)))
+            reading = here.alloc(PAGE).share("r")
+            answer = self.ask(store, wire.encode(move(handle=bytes(reading))))
+            assert isinstance(answer, (wire.Failed, wire.Moved))
+            assert isinstance(answer, wire.Failed) or answer.outcomes
+            for body in (b"", b"\xc1", b"zerohop" * 100, wire.encode(wire.Value(1))):
+                with pytest.raises(zh.Unsupported, match="malformed"):
+                    self.ask(store, body)
+            # After all that the same client is served as before.
+            assert file.read_into(memory).result(PATIENCE_S) == PAGE
+            file.close()
+
+    def test_floods(self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+        """Calls beyond the limit are refused, and others are served."""
+        _, url = served(start_peer, tmp_path)
+        (tmp_path / "data").write_bytes(bytes(MIB))
+        with open_remote(url, open_context(Options())) as store, open_remote(url, open_context(Options())) as other:
+            body = wire.encode(wire.Open(b"data", "r", None))
+            link = store._moves.link
+
+            async def flood() -> list[str]:
+                import asyncio
+
+                asked: list[Coroutine[Any, Any, bytes]] = [call(link, wire.SERVICE, body) for _ in range(2000)]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                for _ in range(2000):
+                    send(link, wire.SERVICE, wire.encode(wire.Close(1)))
+                return [type(each).__name__ for each in answers]
+
+            kinds = store._defer("flood", store.deadline_of(PATIENCE_S), flood)
+            for _ in range(20):
+                with other.open("data").result(PATIENCE_S) as file:
+                    assert file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S) == PAGE
+            assert set(kinds.result(PATIENCE_S)) <= {"bytes", "AccessDenied"}
+
+    def test_too_many_files(
+        self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr("zerohop.storage.client.MOST_FILES", 8)
+        (tmp_path / "data").write_bytes(bytes(MIB))
+        server = storage.Server(tmp_path, ctx=open_context(Options()))
+        with server, open_remote(server.url, open_context(Options())) as store:
+            files = [store.open("data").result(PATIENCE_S) for _ in range(8)]
+            with pytest.raises(zh.StorageError, match="a client may have") as caught:
+                store.open("data").result(PATIENCE_S)
+            assert caught.value.errno == errno.EMFILE
+            files.pop().close()
+            eventually(lambda: server.statistics().files == 7, "it is not closed")
+            files.append(store.open("data").result(PATIENCE_S))
+            for file in files:
+                file.close()
