@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
     from support.peer import Peer
     from zerohop.storage.file import Mode
-    from zerohop.storage.remote_store import RemoteStore
+    from zerohop.storage.remote.remote_store import RemoteStore
 
 WAYS = pytest.mark.parametrize("providers", [None, ("tcp",)], ids=["mapped", "tcp"])
 PAGE = 4096
@@ -350,7 +350,7 @@ class TestHostile:
     def test_too_many_files(
         self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, monkeypatch: Any
     ) -> None:
-        monkeypatch.setattr("zerohop.storage.client.MOST_FILES", 8)
+        monkeypatch.setattr("zerohop.storage.serving.client.MOST_FILES", 8)
         (tmp_path / "data").write_bytes(bytes(MIB))
         server = storage.Server(tmp_path, ctx=open_context(Options()))
         with server, open_remote(server.url, open_context(Options())) as store:

@@ -5,7 +5,7 @@ from zerohop.storage.entry import open_store
 from zerohop.storage.file import File
 from zerohop.storage.iov import Iov
 from zerohop.storage.ring import Ring
-from zerohop.storage.server import Server, ServerStatistics
+from zerohop.storage.serving.server import Server, ServerStatistics
 from zerohop.storage.store import Store
 
 __all__ = [

@@ -49,7 +49,7 @@ def open_store(
     """
     if isinstance(where, str) and where.startswith(_SCHEME):
         # Imported here because a local folder needs nothing of it.
-        from zerohop.storage.remote_store import RemoteStore
+        from zerohop.storage.remote.remote_store import RemoteStore
 
         return RemoteStore(where, ctx, timeout, settings)
     return LocalStore(where, ctx, engine, threads, staging_bytes, timeout, settings)

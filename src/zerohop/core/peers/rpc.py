@@ -13,12 +13,12 @@ from zerohop._native import Reason, Status
 from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
 from zerohop.core.peers.service import Refusal
+from zerohop.core.runtime import eager
 from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
+    from collections.abc import Callable
 
     from zerohop.core.control.channel import Channel
     from zerohop.core.peers.peer_core import PeerCore
@@ -75,22 +75,26 @@ class Rpc:
         """Handle Call: answer it, at once or when the service has the answer."""
         service = self._core.services.get(call.service, _no_service)
         try:
-            body = service(self._link, call.body)
+            answer = service(self._link, call.body)
+            begun = answer if isinstance(answer, bytes) else eager.begin(answer)
         except Refusal as refusal:
             self._refuse(call.number, refusal)
             return
-        if isinstance(body, bytes):
-            self._channel.post(wire.Answer(number=call.number, status=Status.OK.value, body=body))
+        if isinstance(begun, eager.Rest):
+            self._core.control.start(self._answer_later, call.number, begun)
         else:
-            self._core.control.start(self._answer_later, call.number, body)
+            self._answer(call.number, begun)
 
-    async def _answer_later(self, number: int, work: Coroutine[Any, Any, bytes]) -> None:
+    async def _answer_later(self, number: int, rest: eager.Rest[bytes]) -> None:
         try:
-            body = await work
+            body = await rest
         except Refusal as refusal:
             self._refuse(number, refusal)
         else:
-            self._channel.post(wire.Answer(number=number, status=Status.OK.value, body=body))
+            self._answer(number, body)
+
+    def _answer(self, number: int, body: bytes) -> None:
+        self._channel.post(wire.Answer(number=number, status=Status.OK.value, body=body))
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         status, reason = refusal.status.value, refusal.reason.value

@@ -13,19 +13,19 @@ from zerohop._native import Status
 from zerohop.core.face import Refusal, start_of
 from zerohop.errors import ProtocolError, StorageError, ZerohopError
 from zerohop.storage import file_calls, names, wire
-from zerohop.storage.client import Client
-from zerohop.storage.delivery import Delivery
 from zerohop.storage.failures import of_errno
 from zerohop.storage.numbers import MOST_BYTES, byte_number
+from zerohop.storage.serving.client import Client
+from zerohop.storage.serving.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop.core.face import Link
-    from zerohop.storage.blocks import Blocks
-    from zerohop.storage.client import Reach
     from zerohop.storage.local_store import LocalStore
-    from zerohop.storage.pieces import Numbers
+    from zerohop.storage.serving.blocks import Blocks
+    from zerohop.storage.serving.client import Reach
+    from zerohop.storage.serving.pieces import Numbers
 
 _INT64: Final = np.dtype("<i8")
 

@@ -15,8 +15,8 @@ from zerohop.storage.numbers import MOST_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.storage.lending import Lent
-    from zerohop.storage.remote_file import RemoteFile
+    from zerohop.storage.remote.lending import Lent
+    from zerohop.storage.remote.remote_file import RemoteFile
 
 
 class Batch(NamedTuple):

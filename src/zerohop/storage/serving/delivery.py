@@ -10,18 +10,18 @@ import numpy as np
 from zerohop._native import Status
 from zerohop.core.face import offset_of, region_of
 from zerohop.errors import DeadlineExceeded
-from zerohop.storage.blocks import BLOCK_BYTES
 from zerohop.storage.completion import RECORD
-from zerohop.storage.pieces import Pieces, Results, cut
+from zerohop.storage.serving.blocks import BLOCK_BYTES
+from zerohop.storage.serving.pieces import Pieces, Results, cut
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from zerohop._native import OpenFile, Reached
     from zerohop.core.face import RemoteBuffer
-    from zerohop.storage.blocks import Blocks
     from zerohop.storage.local_store import LocalStore
-    from zerohop.storage.pieces import Numbers
+    from zerohop.storage.serving.blocks import Blocks
+    from zerohop.storage.serving.pieces import Numbers
 
 # Bytes of one Move that are under way at once where no block limits them.
 _WINDOW_BYTES: Final = 64 << 20

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from zerohop._native import Reached
     from zerohop.core.face import Link, Route
-    from zerohop.storage.delivery import Delivery
     from zerohop.storage.file import File
+    from zerohop.storage.serving.delivery import Delivery
 
     Reach: TypeAlias = Callable[[RemoteBuffer], Awaitable[tuple[Route, Reached | None]]]
 

@@ -14,11 +14,11 @@ from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 from zerohop.storage.file import File
 from zerohop.storage.iov import Iov
-from zerohop.storage.lending import Lending
-from zerohop.storage.moves import Moves
 from zerohop.storage.operation import ServedPath
-from zerohop.storage.remote_file import RemoteFile
-from zerohop.storage.remote_ring import RemoteRing, check_ranges
+from zerohop.storage.remote.lending import Lending
+from zerohop.storage.remote.moves import Moves
+from zerohop.storage.remote.remote_file import RemoteFile
+from zerohop.storage.remote.remote_ring import RemoteRing, check_ranges
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:

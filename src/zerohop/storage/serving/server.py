@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from zerohop.config.checks import check_flag, check_int
 from zerohop.core.face import Face
 from zerohop.errors import Closed
-from zerohop.storage.blocks import BLOCK_BYTES, Blocks
 from zerohop.storage.local_store import LocalStore
-from zerohop.storage.service import StorageService
+from zerohop.storage.serving.blocks import BLOCK_BYTES, Blocks
+from zerohop.storage.serving.service import StorageService
 from zerohop.storage.wire import SERVICE
 
 if TYPE_CHECKING:

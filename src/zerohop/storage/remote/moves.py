@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop.core.face import Link
-    from zerohop.storage.lending import Lent
     from zerohop.storage.operation import ServedPath
-    from zerohop.storage.pieces import Numbers
-    from zerohop.storage.remote_file import RemoteFile
-    from zerohop.storage.remote_ring import Batch, RemoteRing
+    from zerohop.storage.remote.lending import Lent
+    from zerohop.storage.remote.remote_file import RemoteFile
+    from zerohop.storage.remote.remote_ring import Batch, RemoteRing
+    from zerohop.storage.serving.pieces import Numbers
 
 # The errors that a server may report, by name.
 _ERRORS: Final = {
