@@ -132,7 +132,19 @@ void register_storage(nb::module_& m) {
                 }
                 new (self) PyReached{found->access, found->remote_nbytes, found->rights};
             },
-            nb::arg("engine"), nb::arg("route"));
+            nb::arg("engine"), nb::arg("route"))
+        .def(
+            "place",
+            [](const PyReached& self) {
+                Place place;
+                if (const Outcome outcome = self.access->pin(place); !outcome.ok()) {
+                    throw NativeError(outcome, "");
+                }
+                const uint64_t address =
+                    place.host != nullptr ? reinterpret_cast<uint64_t>(place.host) : place.address;
+                return std::pair(place.device, address);
+            },
+            "The number of the device that reaches it, or -1, and where it begins.");
 
     nb::class_<PyFileQueue> queue(m, "FileQueue", "Carries out transfers between files and memory.");
     queue

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import uuid
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pytest
 import zerohop as zh
 from support.hf3fs import batches, own_state
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import ANSWER_S, PATIENCE_S
 from support.pattern import pattern
 from zerohop.compat import hf3fs
 from zerohop.compat.hf3fs import (
@@ -53,6 +52,7 @@ from zerohop.compat.hf3fs import (
     hf3fs_wait_for_ios,
 )
 from zerohop.compat.process import shared_context
+from zerohop.storage import Iov
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def ring_of(folder: Path, entries: int = 64, *, for_read: bool = True, depth: in
 
 
 def memory_of(iov: hf3fs_iov) -> Any:
-    assert iov.iovh is not None
+    assert isinstance(iov.iovh, Iov)
     return iov.iovh.memory
 
 
@@ -234,6 +234,30 @@ class TestMemory:
         hf3fs_iovdestroy_gpu(iov)
 
 
+IMPORTING = """
+import os, sys
+from zerohop.compat.hf3fs import *
+
+data, folder, nbytes = bytes.fromhex(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+iov, cqe = hf3fs_iov(), hf3fs_cqe()
+result = hf3fs_iov_import_gpu(iov, hf3fs_gpu_ipc_handle_t(data), folder)
+print(result)
+if result == 0:
+    print(hf3fs_iov_is_gpu(iov), hf3fs_iov_gpu_device(iov), iov.size)
+    for read, name, flags in ((True, "data", os.O_RDONLY), (False, "copy", os.O_WRONLY | os.O_CREAT)):
+        ior = hf3fs_ior()
+        assert hf3fs_iorcreate4(ior, folder, 4, read, 0, 0, -1, 0) == 0
+        fd = os.open(f"{folder}/{name}", flags)
+        assert hf3fs_reg_fd(fd, 0) <= 0
+        assert hf3fs_prep_io(ior, iov, read, iov.base, fd, 0, nbytes, None) >= 0
+        assert hf3fs_wait_for_ios(ior, cqe, 1, 1, None) == 1
+        print(cqe.result)
+        hf3fs_iordestroy(ior)
+    hf3fs_iovdestroy_gpu(iov)
+    print("done")
+"""
+
+
 class TestHandles:
     def test_in_this_process(self, tmp_path: Path, there: np.ndarray) -> None:
         iov, handle, other = created(tmp_path, 0), hf3fs_gpu_ipc_handle_t(), hf3fs_iov()
@@ -249,26 +273,20 @@ class TestHandles:
             peer.read(zh.RemoteBuffer.from_bytes(handle.data), found).result(PATIENCE_S)
             assert (found == there).all()
         hf3fs_iovdestroy_gpu(iov)
-        assert hf3fs_iov_import_gpu(other, handle, str(tmp_path)) in (-errno.ENOTSUP, -errno.EINVAL)
+        assert hf3fs_iov_import_gpu(other, handle, str(tmp_path)) == -errno.EACCES
 
-    def test_in_another_process(self, tmp_path: Path) -> None:
-        """It reaches the memory by the handle, and cannot import it."""
+    def test_in_another_process(self, tmp_path: Path, there: np.ndarray) -> None:
+        """It imports the memory, reads a file into it, and writes it to another file."""
         iov, handle = created(tmp_path, 0), hf3fs_gpu_ipc_handle_t()
-        values = pattern(6, NBYTES)
-        memory_of(iov).write_bytes(0, values.tobytes())
         assert hf3fs_iov_export_gpu(iov, handle) == 0
-        program = (
-            "import sys, zlib, numpy, zerohop; from zerohop.compat.hf3fs import *; "
-            "handle = hf3fs_gpu_ipc_handle_t(bytes.fromhex(sys.argv[1])); "
-            "print(hf3fs_iov_import_gpu(hf3fs_iov(), handle, sys.argv[2])); "
-            "found, context = numpy.zeros(int(sys.argv[3]), numpy.uint8), zerohop.Context(); "
-            "context.read(zerohop.RemoteBuffer.from_bytes(handle.data), found).result(); print(zlib.crc32(found))"
-        )
-        command = [sys.executable, "-c", program, handle.data.hex(), str(tmp_path), str(NBYTES)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert ran.stdout.splitlines() == [str(-errno.ENOTSUP), str(zlib.crc32(values.tobytes()))]
-        assert "files are read into memory of the process that asks" in ran.stderr
+        command = [sys.executable, "-c", IMPORTING, handle.data.hex(), str(tmp_path), str(NBYTES)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        assert ran.stdout.splitlines() == ["0", f"True 0 {NBYTES}", str(NBYTES), str(NBYTES), "done"], ran.stderr
+        assert memory_of(iov).read_bytes() == there.tobytes()
+        assert (tmp_path / "copy").read_bytes() == there.tobytes()
         hf3fs_iovdestroy_gpu(iov)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        assert ran.stdout.splitlines()[0] == str(-errno.EACCES), ran.stderr
 
     def test_refused(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         handle = hf3fs_gpu_ipc_handle_t(b"nothing")

@@ -3,6 +3,7 @@
 from zerohop.storage.completion import Completion, RingFlags
 from zerohop.storage.entry import open_store
 from zerohop.storage.file import File
+from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.ring import Ring
 from zerohop.storage.serving.server import Server, ServerStatistics
@@ -11,6 +12,7 @@ from zerohop.storage.store import Store
 __all__ = [
     "Completion",
     "File",
+    "ImportedIov",
     "Iov",
     "Ring",
     "RingFlags",

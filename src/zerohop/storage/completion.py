@@ -62,7 +62,7 @@ def completions(records: np.ndarray[Any, Any]) -> list[Completion]:
 def _error_of(record: Any) -> ZerohopError | CancelledError:
     result, done = int(record["result"]), int(record["done"])
     if record["status"] == CANCELLED:
-        # Imported here because concurrent.futures imports logging, which nothing else needs.
+        # ImportedIov here because concurrent.futures imports logging, which nothing else needs.
         from concurrent.futures import CancelledError
 
         return CancelledError("the transfer was cancelled")

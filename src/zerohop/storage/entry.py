@@ -48,7 +48,7 @@ def open_store(
         Closed: the Context is closed.
     """
     if isinstance(where, str) and where.startswith(_SCHEME):
-        # Imported here because a local folder needs nothing of it.
+        # ImportedIov here because a local folder needs nothing of it.
         from zerohop.storage.remote.remote_store import RemoteStore
 
         return RemoteStore(where, ctx, timeout, settings)

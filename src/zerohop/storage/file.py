@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from zerohop.core.face import Local, Memory, Operation, View
-    from zerohop.storage.file_engine import FileEngine, Offsets
+    from zerohop.core.face import Local, Operation
+    from zerohop.storage.file_engine import AnyMemory, FileEngine, Offsets
+    from zerohop.storage.imported_iov import ImportedIov
     from zerohop.storage.iov import Iov
 
 Mode = Literal["r", "r+", "w", "x"]
@@ -65,7 +66,7 @@ class File:
         return found
 
     def read_into(
-        self, view: Local | Iov, offset: int = 0, *, short: bool = False, timeout: float | None = None
+        self, view: Local | Iov | ImportedIov, offset: int = 0, *, short: bool = False, timeout: float | None = None
     ) -> Operation[int]:
         """Read as many bytes as ``view`` has, from ``offset`` on; value: their number.
 
@@ -87,7 +88,9 @@ class File:
         """
         return self._one("read_into", view, offset, timeout, short=short)
 
-    def write_from(self, view: Local | Iov, offset: int = 0, *, timeout: float | None = None) -> Operation[int]:
+    def write_from(
+        self, view: Local | Iov | ImportedIov, offset: int = 0, *, timeout: float | None = None
+    ) -> Operation[int]:
         """Write all bytes of ``view`` at ``offset``; value: their number. A file that is shorter grows.
 
         Done means that every later read sees them. They outlive a crash of this process, and only after ``fsync`` one
@@ -106,7 +109,7 @@ class File:
 
     def read_many(
         self,
-        view: Local | Iov,
+        view: Local | Iov | ImportedIov,
         offsets: Offsets,
         into: Offsets,
         lengths: Offsets,
@@ -122,7 +125,13 @@ class File:
         return self._transfer("read_many", self.store.memory_of(view), places, timeout, short=short)
 
     def write_many(
-        self, view: Local | Iov, offsets: Offsets, out_of: Offsets, lengths: Offsets, *, timeout: float | None = None
+        self,
+        view: Local | Iov | ImportedIov,
+        offsets: Offsets,
+        out_of: Offsets,
+        lengths: Offsets,
+        *,
+        timeout: float | None = None,
     ) -> Operation[int]:
         """Write ranges as one Operation: ``lengths[i]`` bytes from byte ``out_of[i]`` of ``view`` to ``offsets[i]``.
 
@@ -189,7 +198,7 @@ class File:
         return native
 
     def _one(
-        self, kind: str, x: Local | Iov, offset: int, timeout: float | None, *, short: bool = False
+        self, kind: str, x: Local | Iov | ImportedIov, offset: int, timeout: float | None, *, short: bool = False
     ) -> Operation[int]:
         view = self.store.memory_of(x)
         places = (byte_number("offset", offset),), (0,), (view.nbytes,)
@@ -198,7 +207,7 @@ class File:
     def _transfer(
         self,
         kind: str,
-        view: Memory | View,
+        view: AnyMemory,
         places: tuple[Offsets, Offsets, Offsets],
         timeout: float | None,
         *,
@@ -209,7 +218,7 @@ class File:
         self.check_access(view, kind, writes=writes)
         return self.store.transfer(kind, self, view, places, timeout, writes=writes, short=short)
 
-    def check_access(self, view: Memory | View, kind: str, *, writes: bool) -> None:
+    def check_access(self, view: AnyMemory, kind: str, *, writes: bool) -> None:
         """Raise an error for a transfer that the mode or the memory forbids."""
         self.check_mode(kind, writes=writes)
         if not writes and view.readonly:

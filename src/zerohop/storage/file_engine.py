@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zerohop.core.face import Face, InFlight, begun
 from zerohop.errors import Closed
+from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Offsets: TypeAlias = np.ndarray[Any, Any] | tuple[int, ...] | list[int]
     # For each transfer: offset in the file, offset in the memory, length.
     Places: TypeAlias = tuple[Offsets, Offsets, Offsets]
+    AnyMemory: TypeAlias = Memory | View | ImportedIov
 
 
 class OpenFile(Protocol):
@@ -59,8 +61,10 @@ class FileEngine(Face, abc.ABC):
         if self._closed:
             raise Closed("the Store is closed", operation="storage")
 
-    def memory_of(self, x: Local | Iov) -> Memory | View:
+    def memory_of(self, x: Local | Iov | ImportedIov) -> AnyMemory:
         """Return the memory that an argument names; an array is registered through the cache."""
+        if isinstance(x, ImportedIov):
+            return x
         return self._view(x.memory if isinstance(x, Iov) else x)
 
     def deadline_of(self, timeout: float | None) -> int:
@@ -80,7 +84,7 @@ class FileEngine(Face, abc.ABC):
         """Return what carries out the transfers of a Ring."""
 
     @abc.abstractmethod
-    def place_of(self, file: OpenFile, view: Memory | View, *, writes: bool) -> tuple[Any, Any, int, int]:
+    def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return what ``FileRing.prepare`` takes for a file and memory."""
 
     @abc.abstractmethod
@@ -88,7 +92,7 @@ class FileEngine(Face, abc.ABC):
         self,
         kind: str,
         file: OpenFile,
-        view: Memory | View,
+        view: AnyMemory,
         places: Places,
         timeout: float | None,
         *,

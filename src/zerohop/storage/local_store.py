@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError
 from zerohop.config.checks import check_int
-from zerohop.core.face import Explanation, begun, index_array, offset_of, region_of
-from zerohop.errors import ZerohopError, from_native
+from zerohop.core.face import HOST, Explanation, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
+from zerohop.errors import Unsupported, ZerohopError, from_native
 from zerohop.shown import shown
 from zerohop.storage import failures, file_calls, names
 from zerohop.storage.beneath import open_beneath, refused
+from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.opening import of_descriptor, opened
 from zerohop.storage.operation import FilePath, FileTransfer
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from zerohop._native import FileQueue
     from zerohop.core.face import Context, Memory, Operation, View
     from zerohop.storage.file import File, Mode
-    from zerohop.storage.file_engine import OpenFile, Places
+    from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
 
     T = TypeVar("T")
 
+_PAGE: Final = 4096
 _MIB: Final = 1 << 20
 _MOST_STAGING_BYTES: Final = 1 << 40
 _MOST_THREADS: Final = 256
@@ -79,6 +81,7 @@ class LocalStore(Store):
         except BaseException:
             self._close_root()
             raise
+        self._here: Memory | None = None  # memory of this side, which every path to another's needs
         self._closed = False
         self._join_context()
 
@@ -128,20 +131,42 @@ class LocalStore(Store):
             why = "the memory is closed"
         return Iov(memory, why, lambda: queue.unfix(region), owned=owned)
 
+    def import_iov(self, data: bytes) -> Operation[ImportedIov]:
+        """Do ``Store.import_iov``."""
+        self.check_usable()
+        handle = RemoteBuffer.from_bytes(data)
+        if self._here is None:
+            self._here = self.context.alloc(_PAGE)
+        here = self._here
+
+        async def work() -> ImportedIov:
+            route, reached = await self._reach(here, handle)
+            if reached is None:
+                raise Unsupported(
+                    f"this process does not reach the memory by itself, but over {route.explanation.provider}",
+                    fix="import memory that alloc() or iov() has made in a process of this host; or read in its owner",
+                    operation="import_iov",
+                )
+            index, address = reached.place()
+            device = HOST if index < 0 else self.context.devices[index].name
+            return ImportedIov(handle, reached, device, address + start_of(handle))
+
+        return self._defer("import_iov", self._deadline(None), work)
+
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return the native ring."""
         return self._queue.ring(entries, writes, priority)
 
-    def place_of(self, file: OpenFile, view: Memory | View, *, writes: bool) -> tuple[Any, Any, int, int]:
+    def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the open file, the region and the part of it."""
         del writes
-        return file.native(), region_of(view), offset_of(view), view.nbytes
+        return file.native(), *_where(view)
 
     def transfer(
         self,
         kind: str,
         file: OpenFile,
-        view: Memory | View,
+        view: AnyMemory,
         places: Places,
         timeout: float | None,
         *,
@@ -150,16 +175,17 @@ class LocalStore(Store):
     ) -> Operation[int]:
         """Have native code begin them."""
         native = file.native()
+        memory, start, length = _where(view)
         offsets, at, lengths = places
         sizes = index_array(lengths, "lengths")
         nbytes = int(sizes.sum())
         try:
             posted = self._queue.transfer(
                 native,
-                region_of(view),
+                memory,
                 writes,
-                offset_of(view),
-                view.nbytes,
+                start,
+                length,
                 index_array(offsets, "offsets in the file"),
                 index_array(at, "offsets in the memory"),
                 sizes,
@@ -168,7 +194,10 @@ class LocalStore(Store):
             )
         except NativeError as error:
             self.check_usable()
-            raise from_native(*error.args, operation=kind) from None
+            failure = from_native(*error.args, operation=kind)
+            if isinstance(view, ImportedIov):  # its owner may close it at any time
+                return self._failed(kind, failure)
+            raise failure from None
         path = self._path(file.path, view.device, writes=writes)
         operation = FileTransfer()
         begun(operation, self._core, kind, nbytes, posted, (view, native), path)
@@ -191,6 +220,8 @@ class LocalStore(Store):
                 self._queue.close()
                 with self._root_lock:
                     self._close_root()
+                if self._here is not None:
+                    self._here.close()
             else:
                 self._close_root()  # a thread that this process lacks may have the lock
         self._close_context(timeout)
@@ -240,6 +271,13 @@ class LocalStore(Store):
         ends = (device, "file") if writes else ("file", device)
         rejected = (("io_uring", self.why_no_uring),) if self.why_no_uring else ()
         return FilePath(path, Explanation("file", self.engine, device == "host", *ends, rejected))
+
+
+def _where(view: AnyMemory) -> tuple[Any, int, int]:
+    """Return the memory as native code knows it, and the part of it."""
+    if isinstance(view, ImportedIov):
+        return view.reached, view.start, view.nbytes
+    return region_of(view), offset_of(view), view.nbytes
 
 
 def _check_openat2(root: int) -> None:

@@ -24,6 +24,7 @@ from zerohop.storage.numbers import byte_number
 if TYPE_CHECKING:
     from zerohop.core.face import Local, Operation
     from zerohop.storage.file_engine import FileEngine, Offsets
+    from zerohop.storage.imported_iov import ImportedIov
     from zerohop.storage.iov import Iov
 
 _MOST_ENTRIES: Final = 1 << 20
@@ -75,7 +76,7 @@ class Ring:
         self._closed = False
         self._lock = threading.Lock()
 
-    def prepare(self, view: Local | Iov, file: File, offset: int, userdata: int = 0) -> None:
+    def prepare(self, view: Local | Iov | ImportedIov, file: File, offset: int, userdata: int = 0) -> None:
         """Add a transfer between all of ``view`` and the bytes of ``file`` from ``offset`` on.
 
         Args:
@@ -95,7 +96,7 @@ class Ring:
 
     def prepare_many(
         self,
-        view: Local | Iov,
+        view: Local | Iov | ImportedIov,
         file: File,
         offsets: Offsets,
         lengths: Offsets,

@@ -11,6 +11,7 @@ from zerohop.shown import shown
 from zerohop.storage.completion import RingFlags
 from zerohop.storage.file import FLAGS
 from zerohop.storage.file_engine import FileEngine
+from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.ring import Ring
 
@@ -95,7 +96,26 @@ class Store(FileEngine):
             Closed: the Store or the memory is closed.
         """
         self.check_usable()
-        return self.new_iov(self.memory_of(x), owned=not isinstance(x, (Memory, View, Iov)))
+        memory = self.memory_of(x)
+        assert not isinstance(memory, ImportedIov)  # which is no argument of this
+        return self.new_iov(memory, owned=not isinstance(x, (Memory, View, Iov)))
+
+    @abc.abstractmethod
+    def import_iov(self, data: bytes) -> Operation[ImportedIov]:
+        """Stand for memory of another process; value: the ImportedIov.
+
+        Files are then read into that process's memory, and written from it, by this process: its own processor does
+        nothing. Closing it here leaves the memory as it is.
+
+        Args:
+            data: what ``iov.export()`` has returned there, or the bytes of another RemoteBuffer.
+
+        Raises:
+            TypeError, ProtocolError: the bytes are no handle.
+            Closed: the Store is closed.
+            Unsupported: this process does not reach the memory by itself; from the Operation, as are PeerLost and
+                AccessDenied.
+        """
 
     def ring(
         self,

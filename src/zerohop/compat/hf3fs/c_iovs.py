@@ -6,17 +6,15 @@ import contextlib
 import uuid
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from zerohop.compat.hf3fs import gpus, log, state
 from zerohop.compat.hf3fs.codes import coded
 from zerohop.compat.hf3fs.mounts import folder_of
 from zerohop.config.checks import check_int
-from zerohop.core.face import HOST, RemoteBuffer
-from zerohop.errors import ProtocolError, Unsupported, ZerohopError
-
-if TYPE_CHECKING:
-    from zerohop.storage import Iov
+from zerohop.core.face import HOST
+from zerohop.errors import ProtocolError, ZerohopError
+from zerohop.storage import ImportedIov, Iov
 
 _ID_BYTES: Final = 16
 
@@ -27,7 +25,8 @@ class hf3fs_iov:  # noqa: N801 - 3FS's name
 
     Attributes:
         base: address of the first byte.
-        iovh: the ``zerohop.storage.Iov``; ``iovh.memory.numpy()`` shows the bytes of host memory.
+        iovh: the ``zerohop.storage.Iov``, whose ``memory.numpy()`` shows the bytes of host memory; of imported memory
+            the ``ImportedIov``.
         id: 16 bytes that name it.
         mount_point: the mount point that it was made for.
         size: length in bytes.
@@ -36,7 +35,7 @@ class hf3fs_iov:  # noqa: N801 - 3FS's name
     """
 
     base: int = 0
-    iovh: Iov | None = None
+    iovh: Iov | ImportedIov | None = None
     id: bytes = bytes(_ID_BYTES)
     mount_point: str = ""
     size: int = 0
@@ -166,31 +165,27 @@ def hf3fs_iov_export_gpu(iov: hf3fs_iov, handle: hf3fs_gpu_ipc_handle_t) -> int:
         dropped = [data for data, memory in current.exported.items() if memory() is None]
         for data in dropped:
             del current.exported[data]
-        current.exported[handle.data] = weakref.ref(exporter.memory)
+        if isinstance(exporter, Iov):
+            current.exported[handle.data] = weakref.ref(exporter.memory)
     return 0
 
 
 @coded
 def hf3fs_iov_import_gpu(iov: hf3fs_iov, handle: hf3fs_gpu_ipc_handle_t, hf3fs_mount_point: str) -> int:
-    """Use memory of a GPU that this process has exported. Results: 0, -EINVAL, -ENOENT (no such mount point), -ENOTSUP.
+    """Use memory of a GPU that a process of this host has exported, as if it were this process's.
 
-    Memory of another process is -ENOTSUP: files are read into memory of the process that asks.
+    Results: 0, -EINVAL (it is no handle), -ENOENT (no such mount point), -EACCES (its owner has destroyed it), -ENOTSUP
+    (no GPU of this process reaches it), -EIO (its owner is gone).
     """
     folder_of(hf3fs_mount_point)
     current = state.current()
     with current.lock:
         known = current.exported.get(handle.data)
     memory = None if known is None else known()
-    if memory is None:
-        with _no_handle():
-            RemoteBuffer.from_bytes(handle.data)
-        raise Unsupported(
-            "memory that this process has not exported, or not any more, cannot be imported: files are read into "
-            "memory of the process that asks",
-            fix="call hf3fs_prep_io in the process that has the memory, or let it read for the others",
-            operation="hf3fs_iov_import_gpu",
-        )
-    _fill(iov, current.store().wrap(memory), uuid.uuid4().bytes, hf3fs_mount_point, 0, -1)
+    store = current.store()
+    with _no_handle():
+        made = store.wrap(memory) if memory is not None else store.import_iov(handle.data).result()
+    _fill(iov, made, uuid.uuid4().bytes, hf3fs_mount_point, 0, -1)
     return 0
 
 
@@ -202,7 +197,12 @@ def _no_handle() -> Any:
         raise ValueError(f"this is no handle that hf3fs_iov_export_gpu gave: {error}") from None
 
 
-def _of_gpu(iov: hf3fs_iov) -> Iov:
+def memory_of(handle: Iov | ImportedIov) -> Any:
+    """Return what a Ring takes for the memory, and what has its address."""
+    return handle.memory if isinstance(handle, Iov) else handle
+
+
+def _of_gpu(iov: hf3fs_iov) -> Iov | ImportedIov:
     if iov.iovh is None or not iov.iovh.is_device:
         raise ValueError("the iov is not of a GPU, or was destroyed: use hf3fs_iovcreate_gpu or hf3fs_iovwrap_gpu")
     return iov.iovh
@@ -237,6 +237,6 @@ def _wrap(
     return 0
 
 
-def _fill(iov: hf3fs_iov, handle: Iov, name: bytes, mount_point: str, block_size: int, numa: int) -> None:
-    iov.base, iov.iovh, iov.id = handle.memory.address, handle, name
+def _fill(iov: hf3fs_iov, handle: Iov | ImportedIov, name: bytes, mount_point: str, block_size: int, numa: int) -> None:
+    iov.base, iov.iovh, iov.id = memory_of(handle).address, handle, name
     iov.mount_point, iov.size, iov.block_size, iov.numa = mount_point, handle.nbytes, block_size, numa

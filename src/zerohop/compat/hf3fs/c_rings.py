@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zerohop.compat.hf3fs import descriptors, io
-from zerohop.compat.hf3fs.c_iovs import hf3fs_iov
+from zerohop.compat.hf3fs.c_iovs import hf3fs_iov, memory_of
 from zerohop.compat.hf3fs.codes import coded
 from zerohop.compat.hf3fs.io_ring import IoRing
 from zerohop.compat.hf3fs.rings import ioring
@@ -137,7 +137,7 @@ def hf3fs_prep_io(
     if iov.iovh is None:
         raise ValueError("the iov was not created, or was destroyed")
     # The handle's memory, and not iov.base, which the program may have changed.
-    memory = iov.iovh.memory
+    memory = memory_of(iov.iovh)
     at = check_int("ptr", ptr, 0) - memory.address
     return ring.add(memory, at, len, read=read, fd=fd, offset=off, payload=userdata)
 

@@ -7,7 +7,15 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from zerohop.compat.hf3fs import log
-from zerohop.errors import Closed, DeadlineExceeded, LimitReached, RegistrationFailed, Unsupported, ZerohopError
+from zerohop.errors import (
+    AccessDenied,
+    Closed,
+    DeadlineExceeded,
+    LimitReached,
+    RegistrationFailed,
+    Unsupported,
+    ZerohopError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +30,7 @@ def code_of(error: BaseException) -> int:
     table: tuple[tuple[Any, int], ...] = (
         (DeadlineExceeded, errno.ETIMEDOUT),
         (Unsupported, errno.ENOTSUP),
+        (AccessDenied, errno.EACCES),
         ((RegistrationFailed, LimitReached, MemoryError), errno.ENOMEM),
         # An argument that makes no sense, or was destroyed.
         ((ValueError, Closed), errno.EINVAL),

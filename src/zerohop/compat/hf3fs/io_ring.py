@@ -16,7 +16,7 @@ from zerohop.errors import Closed, DeadlineExceeded, StorageError
 from zerohop.storage import RingFlags
 
 if TYPE_CHECKING:
-    from zerohop.core.face import Memory, View
+    from zerohop.storage.file_engine import AnyMemory
 
 ALLOW_READ_UNCOMMITTED: Final = 1
 FORBID_READ_HOLES: Final = 2
@@ -68,7 +68,15 @@ class IoRing:
         return self._ring.entries
 
     def add(
-        self, memory: Memory | View, at: int, nbytes: int, *, read: bool, fd: int, offset: int, payload: Any
+        self,
+        memory: AnyMemory,
+        at: int,
+        nbytes: int,
+        *,
+        read: bool,
+        fd: int,
+        offset: int,
+        payload: Any,
     ) -> int:
         """Add a transfer of ``nbytes`` between byte ``at`` of memory and byte ``offset`` of a file; return its index.
 

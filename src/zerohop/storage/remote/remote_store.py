@@ -13,6 +13,7 @@ from zerohop.errors import EndOfFile, Unsupported, from_native
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 from zerohop.storage.file import File
+from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.operation import ServedPath
 from zerohop.storage.remote.lending import Lending
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from zerohop.core.face import Context, Link, Local, Memory, Operation, View
     from zerohop.errors import ZerohopError
     from zerohop.storage.file import Mode
-    from zerohop.storage.file_engine import OpenFile, Places
+    from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
 
 _PRIORITY_NORMAL = 1
@@ -69,9 +70,20 @@ class RemoteStore(Store):
         """Return why the server's threads read and write instead of io_uring; empty if io_uring does."""
         return self._why_no_uring
 
-    def memory_of(self, x: Local | Iov) -> Memory | View:
+    def import_iov(self, data: bytes) -> Operation[ImportedIov]:
+        """Refuse: the server knows the memory of its own clients alone."""
+        del data
+        raise Unsupported(
+            "a server moves bytes between its files and memory of the process that asks",
+            fix="open_store() the server in the process that has the memory",
+            operation="import_iov",
+        )
+
+    def memory_of(self, x: Local | Iov | ImportedIov) -> Memory | View:
         """Return the memory that an argument names; an array's is lent to the server for one transfer."""
         memory = super().memory_of(x)
+        if isinstance(memory, ImportedIov):
+            raise TypeError("memory of another process is for a Store of a folder of this machine")
         if memory is not x and not isinstance(x, Iov):
             self._lending.note_array(memory)
         return memory
@@ -141,17 +153,17 @@ class RemoteStore(Store):
 
         return RemoteRing(completions, begin_soon, cancel_soon, entries, writes=writes, priority=priority)
 
-    def place_of(self, file: OpenFile, view: Memory | View, *, writes: bool) -> tuple[Any, Any, int, int]:
+    def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the file's number, and the memory that was lent."""
         native = file.native()
-        lent = self._lending.lent(view, writes=writes)
+        lent = self._lending.lent(_own(view), writes=writes)
         return native, lent, lent.start, view.nbytes
 
     def transfer(
         self,
         kind: str,
         file: OpenFile,
-        view: Memory | View,
+        view: AnyMemory,
         places: Places,
         timeout: float | None,
         *,
@@ -168,7 +180,7 @@ class RemoteStore(Store):
         ends = (view.device, "file") if writes else ("file", view.device)
         path = ServedPath(file.path, ends, self._moves.link.peer)
         deadline_ns = self._deadline(timeout)
-        lent = self._lending.lent(view, writes=writes)
+        lent = self._lending.lent(_own(view), writes=writes)
 
         async def work() -> int:
             ranges = offsets, at + lent.start, lengths
@@ -215,6 +227,11 @@ class RemoteStore(Store):
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         self._moves.lost(link, error)
+
+
+def _own(view: AnyMemory) -> Memory | View:
+    assert not isinstance(view, ImportedIov)  # memory_of() has refused it
+    return view
 
 
 def _value_of(answer: Any) -> Any:
