@@ -90,7 +90,7 @@ void submit(PyRing& self, size_t count) {
         Outcome outcome;
         try {
             Place place;
-            outcome = first.memory.pin(self.write, place);
+            outcome = first.memory.pin_for(self.write, place);
             if (outcome.ok()) {
                 outcome =
                     held.queue->post({first.file, std::move(place), self.write, self.priority}, ranges, self.ring);

@@ -62,8 +62,13 @@ struct Target {
     std::shared_ptr<Region> region; // null: a peer's
     PyReached reached;
 
-    // Pins it for a transfer; if the outcome is not ok, nothing may touch it.
-    [[nodiscard]] Outcome pin(bool write, Place& place) const;
+    // Takes a PyRegion or a PyReached. Throws ValueError if it is closed; TypeError if it is neither.
+    static Target of(nb::handle memory);
+    // Pins it; if the outcome is not ok, nothing may touch it.
+    [[nodiscard]] Outcome pin(Place& place) const;
+    // Pins it for a transfer that the rights to it allow.
+    [[nodiscard]] Outcome pin_for(bool write, Place& place) const;
+    [[nodiscard]] std::shared_ptr<const void> pinned() const { return region ? region : reached.access->pinned(); }
     void drop() { reset_without_gil(region); }
 };
 

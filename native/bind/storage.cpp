@@ -41,7 +41,7 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory
     } else {
         auto sink = std::make_shared<storage::OperationSink>(*held.engine, op, ranges.size(), least);
         Place place;
-        Outcome outcome = part.target.pin(write, place);
+        Outcome outcome = part.target.pin_for(write, place);
         if (outcome.ok()) {
             outcome = held.queue->post({file.file, std::move(place), write}, ranges, std::move(sink));
         }
@@ -58,12 +58,20 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory
 
 } // namespace
 
-Outcome Target::pin(bool write, Place& place) const {
-    if (region) {
-        return pin_place(region, place);
+Target Target::of(nb::handle memory) {
+    if (nb::isinstance<PyReached>(memory)) {
+        return {nullptr, nb::cast<const PyReached&>(memory)};
     }
+    return {nb::cast<const PyRegion&>(memory).get(), {}};
+}
+
+Outcome Target::pin(Place& place) const {
+    return region ? pin_place(region, place) : reached.access->pin(place);
+}
+
+Outcome Target::pin_for(bool write, Place& place) const {
     const uint8_t needed = write ? kRightRead : kRightWrite; // a write to a file reads the memory
-    return (reached.rights & needed) == 0 ? Outcome{Status::access_denied, Reason::rights} : reached.access->pin(place);
+    return !region && (reached.rights & needed) == 0 ? Outcome{Status::access_denied, Reason::rights} : pin(place);
 }
 
 Part Part::of(nb::handle memory, uint64_t offset, uint64_t nbytes) {
@@ -140,8 +148,7 @@ void register_storage(nb::module_& m) {
                 if (const Outcome outcome = self.access->pin(place); !outcome.ok()) {
                     throw NativeError(outcome, "");
                 }
-                const uint64_t address =
-                    place.host != nullptr ? reinterpret_cast<uint64_t>(place.host) : place.address;
+                const uint64_t address = place.host != nullptr ? reinterpret_cast<uint64_t>(place.host) : place.address;
                 return std::pair(place.device, address);
             },
             "The number of the device that reaches it, or -1, and where it begins.");
@@ -172,26 +179,31 @@ void register_storage(nb::module_& m) {
         .def_prop_ro("staging_bytes", [](const PyFileQueue& self) { return self.staging_bytes; })
         .def(
             "fix",
-            [](const PyFileQueue& self, const PyRegion& region) {
-                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
-                const std::shared_ptr<Region> memory = region.get();
+            [](const PyFileQueue& self, nb::handle memory) {
+                const Target target = Target::of(memory);
                 const Held held = self.hold();
                 const Released release;
+                Place place; // pinned, so that the pages are those of the memory while they are being fixed
                 std::string why;
-                return held.queue->fix(memory, why) ? std::string() : why;
+                if (!target.pin(place).ok()) {
+                    return std::string("the memory is closed");
+                }
+                return held.queue->fix(place, target.pinned(), why) ? std::string() : why;
             },
-            nb::arg("region"), "Has the system keep the pages of memory at hand; returns why it does not, or nothing.")
+            nb::arg("memory"), "Has the system keep the pages of memory at hand; returns why it does not, or nothing.")
         .def(
             "unfix",
-            [](const PyFileQueue& self, const PyRegion& region) {
-                const std::shared_ptr<Region> memory = region.region;
+            [](const PyFileQueue& self, nb::handle memory) {
+                const std::shared_ptr<const void> object = nb::isinstance<PyReached>(memory)
+                                                               ? nb::cast<const PyReached&>(memory).access->pinned()
+                                                               : nb::cast<const PyRegion&>(memory).region;
                 const Held held{self.engine.lock(), self.queue.lock()};
-                if (memory && held.queue && !held.engine->closed()) {
+                if (object && held.queue && !held.engine->closed()) {
                     const Released release;
-                    held.queue->unfix(*memory);
+                    held.queue->unfix(object.get());
                 }
             },
-            nb::arg("region"))
+            nb::arg("memory"))
         .def(
             "transfer", &transfer, nb::arg("file"), nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"),
             nb::arg("part_nbytes"), nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),

@@ -16,8 +16,10 @@ struct Place {
     Pin<Pinnable> pin;
     std::byte* host = nullptr; // null: a device's memory
     int device = kHostDevice;
-    uint64_t address = 0;           // for the device
-    const Region* region = nullptr; // null: a peer's memory
+    uint64_t address = 0; // for the device
+    size_t nbytes = 0;
+    const void* identity = nullptr; // of the object that is pinned
+    bool foreign = false;           // a peer's
 };
 
 // Pins memory of this side. If the outcome is not ok, nothing may touch it.
@@ -30,7 +32,8 @@ struct Place {
              .host = region->is_host() ? region->host() : nullptr,
              .device = region->device(),
              .address = region->address(),
-             .region = region.get()};
+             .nbytes = region->nbytes(),
+             .identity = region.get()};
     return {};
 }
 

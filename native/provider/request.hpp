@@ -27,6 +27,8 @@ struct RemoteAccess {
     RemoteAccess& operator=(const RemoteAccess&) = delete;
     // Pins the memory for work that is no lane's. Not ok if only a lane reaches it, or its owner has taken it back.
     [[nodiscard]] virtual Outcome pin(Place& /*place*/) const { return {Status::unsupported, Reason::none}; }
+    // Returns the object that pin() pins; null if it pins none.
+    [[nodiscard]] virtual std::shared_ptr<const void> pinned() const { return nullptr; }
 
     const uint64_t nbytes; // reachable, from the share's start
     const uint8_t rights;  // kRightRead, kRightWrite

@@ -74,7 +74,7 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     if (closed_) {
         return *closed_;
     }
-    if (const auto* const fixed = fixed_.of(batch->memory.region); fixed != nullptr) {
+    if (const auto* const fixed = fixed_.of(batch->memory.identity); fixed != nullptr) {
         batch->fixed = *fixed;
     }
     waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
@@ -114,23 +114,18 @@ size_t FileQueue::cancel(const Sink& sink, std::optional<uint64_t> userdata, Out
     return found;
 }
 
-bool FileQueue::fix(const std::shared_ptr<Region>& region, std::string& why) {
-    if (!region->is_host()) {
+bool FileQueue::fix(const Place& memory, std::weak_ptr<const void> object, std::string& why) {
+    if (memory.host == nullptr) {
         why = "the memory is a device's";
         return false;
     }
-    Pin<Region> pin; // so that the pages are those of the region while they are being fixed
-    if (const Outcome pinned = pin_local(region, pin); !pinned.ok()) {
-        why = "the memory is closed";
-        return false;
-    }
     const std::lock_guard lock(lock_);
-    return !closed_ && fixed_.add(region, why);
+    return !closed_ && fixed_.add(memory, std::move(object), why);
 }
 
-void FileQueue::unfix(const Region& region) {
+void FileQueue::unfix(const void* object) {
     const std::lock_guard lock(lock_);
-    fixed_.remove(&region);
+    fixed_.remove(object);
 }
 
 bool FileQueue::poll() {
@@ -302,11 +297,7 @@ void FileQueue::take_result(const Result& result) {
     }
     if (result.value < 0 || (result.value == 0 && batch.write)) {
         const int error = result.value < 0 ? -result.value : EIO;
-        fail(transfer,
-             error != EFAULT                  ? kFileError
-             : batch.memory.region == nullptr ? kMemoryGone
-                                              : kLocalMemoryGone,
-             error);
+        fail(transfer, error != EFAULT ? kFileError : batch.memory.foreign ? kMemoryGone : kLocalMemoryGone, error);
         return finish_piece(result.number);
     }
     piece.done += static_cast<uint64_t>(result.value);

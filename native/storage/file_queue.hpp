@@ -98,9 +98,9 @@ public:
     size_t cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome);
 
     // Has the system keep the pages of host memory at hand until unfix(); false, and `why`, if it does not. Transfers
-    // work all the same, only slower.
-    [[nodiscard]] bool fix(const std::shared_ptr<Region>& region, std::string& why);
-    void unfix(const Region& region);
+    // work all the same, only slower. `object` is the one that the memory pins.
+    [[nodiscard]] bool fix(const Place& memory, std::weak_ptr<const void> object, std::string& why);
+    void unfix(const void* object);
 
     [[nodiscard]] const char* backend() const { return io_.name(); }
     [[nodiscard]] uint64_t staging_bytes() const { return staging_.nbytes(); }

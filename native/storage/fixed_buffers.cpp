@@ -5,32 +5,32 @@
 
 namespace zerohop::storage {
 
-bool FixedBuffers::add(const std::shared_ptr<Region>& region, std::string& why) {
-    if (of(region.get()) != nullptr) {
-        ++fixed_.at(region.get()).users;
+bool FixedBuffers::add(const Place& memory, std::weak_ptr<const void> object, std::string& why) {
+    if (of(memory.identity) != nullptr) {
+        ++fixed_.at(memory.identity).users;
         return true;
     }
     std::vector<int> buffers;
-    for (uint64_t at = 0; at < region->nbytes(); at += kBytes) {
-        const int buffer = io_.fix(region->host() + at, std::min(kBytes, region->nbytes() - at), why);
+    for (uint64_t at = 0; at < memory.nbytes; at += kBytes) {
+        const int buffer = io_.fix(memory.host + at, std::min(kBytes, memory.nbytes - at), why);
         if (buffer < 0) {
             std::for_each(buffers.begin(), buffers.end(), [&](int each) { io_.unfix(each); });
             return false;
         }
         buffers.push_back(buffer);
     }
-    fixed_.emplace(region.get(), Fixed{region, std::move(buffers)});
+    fixed_.emplace(memory.identity, Fixed{std::move(object), std::move(buffers)});
     return true;
 }
 
-void FixedBuffers::remove(const Region* region) {
-    if (const auto found = fixed_.find(region); found != fixed_.end() && --found->second.users == 0) {
-        forget(region);
+void FixedBuffers::remove(const void* object) {
+    if (const auto found = fixed_.find(object); found != fixed_.end() && --found->second.users == 0) {
+        forget(object);
     }
 }
 
-void FixedBuffers::forget(const Region* region) {
-    if (const auto found = fixed_.find(region); found != fixed_.end()) {
+void FixedBuffers::forget(const void* object) {
+    if (const auto found = fixed_.find(object); found != fixed_.end()) {
         for (const int buffer : found->second.buffers) {
             io_.unfix(buffer);
         }
@@ -38,13 +38,13 @@ void FixedBuffers::forget(const Region* region) {
     }
 }
 
-const std::vector<int>* FixedBuffers::of(const Region* region) {
-    const auto found = fixed_.find(region);
+const std::vector<int>* FixedBuffers::of(const void* object) {
+    const auto found = fixed_.find(object);
     if (found == fixed_.end()) {
         return nullptr;
     }
-    if (found->second.region.expired()) {
-        forget(region);
+    if (found->second.object.expired()) {
+        forget(object);
         return nullptr;
     }
     return &found->second.buffers;

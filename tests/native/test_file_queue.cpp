@@ -356,11 +356,11 @@ TEST_CASE("files: memory that the system keeps at hand, and another that lies wh
     const Bytes there = pattern(kBytes, 9);
     const TestFile file(there);
     auto memory = files.side.alloc(kBytes);
-    if (!files.queue->fix(memory, why)) {
+    if (!files.queue->fix(place_of(memory), memory, why)) {
         MESSAGE("fixed buffers are not tested here: " << why);
         return;
     }
-    CHECK(files.queue->fix(memory, why));
+    CHECK(files.queue->fix(place_of(memory), memory, why));
     CHECK(files.run(file, memory, false, {.nbytes = kBytes})->bytes_done() == kBytes);
     CHECK(same_bytes(files.side.get(*memory), there));
     const auto where = reinterpret_cast<uint64_t>(memory->host());
@@ -372,10 +372,11 @@ TEST_CASE("files: memory that the system keeps at hand, and another that lies wh
         CHECK(same_bytes(files.side.get(*other), there));
     }
     const auto last = files.side.alloc(kBytes);
-    CHECK(files.queue->fix(last, why));
-    files.queue->unfix(*last);
+    CHECK(files.queue->fix(place_of(last), last, why));
+    files.queue->unfix(last.get());
     CHECK(files.run(file, last, true, {.nbytes = kBytes})->bytes_done() == kBytes);
-    CHECK(!files.queue->fix(files.side.alloc(100, kSimDevice), why));
+    const auto device = files.side.alloc(100, kSimDevice);
+    CHECK(!files.queue->fix(place_of(device), device, why));
     CHECK(why == "the memory is a device's");
 }
 

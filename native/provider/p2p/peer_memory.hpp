@@ -59,9 +59,15 @@ struct DeviceAccess final : RemoteAccess {
         if (!pin) {
             return {Status::access_denied, Reason::revoked};
         }
-        place = {.pin = std::move(pin), .device = reach.device, .address = reach.address};
+        place = {.pin = std::move(pin),
+                 .device = reach.device,
+                 .address = reach.address,
+                 .nbytes = nbytes,
+                 .identity = memory.get(),
+                 .foreign = true};
         return {};
     }
+    std::shared_ptr<const void> pinned() const override { return memory; }
     const std::shared_ptr<PeerMemory> memory;
     const PeerMemory::Reach reach;
 };

@@ -24,9 +24,14 @@ struct MappedAccess final : RemoteAccess {
         if (!pin) {
             return {Status::access_denied, Reason::revoked};
         }
-        place = {.pin = std::move(pin), .host = mapping->data()};
+        place = {.pin = std::move(pin),
+                 .host = mapping->data(),
+                 .nbytes = nbytes,
+                 .identity = mapping.get(),
+                 .foreign = true};
         return {};
     }
+    std::shared_ptr<const void> pinned() const override { return mapping; }
     const std::shared_ptr<Mapping> mapping;
 };
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from zerohop._native import FileQueue
+    from zerohop._native import FileQueue, Reached
     from zerohop.core.face import Context, Memory, Operation, View
     from zerohop.storage.file import File, Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
@@ -202,6 +202,14 @@ class LocalStore(Store):
         operation = FileTransfer()
         begun(operation, self._core, kind, nbytes, posted, (view, native), path)
         return operation
+
+    def keep(self, memory: Reached) -> None:
+        """Have the system keep the pages of a peer's memory at hand, if it can."""
+        self._queue.fix(memory)
+
+    def let_go(self, memory: Reached) -> None:
+        """End what ``keep`` began."""
+        self._queue.unfix(memory)
 
     def seconds_until(self, deadline_ns: int) -> float:
         """Return the seconds until a deadline; infinite for 0, none."""

@@ -24,6 +24,7 @@ PAGE_BYTES: Final = 48 << 10
 
 Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=4096)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
+Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
 
 
@@ -35,6 +36,18 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
 class Leave(msgspec.Struct, tag="leave", array_like=True):
     """Ends what a Hello began. With the last one the server closes all files of the client."""
+
+
+class Keep(msgspec.Struct, tag="keep", array_like=True):
+    """Has the server make the caller's memory ready for many transfers, until ``Forget``."""
+
+    handle: Handle
+
+
+class Forget(msgspec.Struct, tag="forget", array_like=True):
+    """Ends what a Keep of the same handle began."""
+
+    handle: Handle
 
 
 class Open(msgspec.Struct, tag="open", array_like=True):
@@ -86,7 +99,7 @@ class Move(msgspec.Struct, tag="move", array_like=True):
     file: int
     writes: bool
     priority: Annotated[int, msgspec.Meta(ge=0, le=2)]
-    handle: Annotated[bytes, msgspec.Meta(max_length=8192)]
+    handle: Handle
     offsets: _Numbers
     at: _Numbers
     lengths: _Numbers
@@ -159,7 +172,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     errno: int
 
 
-Request: TypeAlias = Hello | Leave | Open | Close | FolderCall | FileCall | Move | Cancel
+Request: TypeAlias = Hello | Leave | Keep | Forget | Open | Close | FolderCall | FileCall | Move | Cancel
 Answer: TypeAlias = Welcome | Value | Names | Moved | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode

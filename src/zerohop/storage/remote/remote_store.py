@@ -136,8 +136,17 @@ class RemoteStore(Store):
         return self._ask(kind, work)
 
     def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
-        """Return an Iov of memory, which needs nothing more: the server reaches it by its handle."""
-        return Iov(memory, "", lambda: None, owned=owned)
+        """Return an Iov of memory. The server has its system keep the pages at hand, if it reaches them."""
+        lent = self._lending.lent(memory, writes=memory.readonly)
+        tell = self._moves.tell
+
+        def release() -> None:
+            if not self._closed and not self._core.forked:
+                self._on_control_thread(tell, wire.Forget(lent.handle))
+            lent.release()
+
+        self._on_control_thread(tell, wire.Keep(lent.handle))
+        return Iov(memory, "", release, owned=owned)
 
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return a ring whose transfers the server carries out."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zerohop._native import Reached
     from zerohop.core.face import Link, Route
     from zerohop.storage.file import File
+    from zerohop.storage.local_store import LocalStore
     from zerohop.storage.serving.delivery import Delivery
 
     Reach: TypeAlias = Callable[[RemoteBuffer], Awaitable[tuple[Route, Reached | None]]]
@@ -50,12 +51,14 @@ class Client:
         moves: the deliveries that are under way, by their number.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, store: LocalStore) -> None:
         self.link = link
+        self._store = store
         self.stores = self.calls = 0
         self.moves: dict[int, Delivery] = {}
         self._files: dict[int, File] = {}
         self._next = 0
+        self._kept: dict[bytes, tuple[Reached, int]] = {}
         self._known: OrderedDict[bytes, Known] = OrderedDict()
 
     @property
@@ -107,8 +110,29 @@ class Client:
             self._known.popitem(last=False)
         return known
 
+    async def keep(self, handle: bytes, reach: Reach) -> None:
+        """Have the system keep the pages of the client's memory at hand, if it reaches them; errors as ``memory``."""
+        reached = (await self.memory(handle, reach)).reached
+        kept = self._kept.get(handle)
+        if kept is not None:
+            self._kept[handle] = kept[0], kept[1] + 1
+        elif reached is not None and len(self._kept) < _MOST_HANDLES:
+            self._store.keep(reached)
+            self._kept[handle] = reached, 1
+
+    def forget(self, handle: bytes) -> None:
+        """End what ``keep`` began."""
+        reached, times = self._kept.pop(handle, (None, 0))
+        if times > 1 and reached is not None:
+            self._kept[handle] = reached, times - 1
+        elif reached is not None:
+            self._store.let_go(reached)
+
     def end(self) -> None:
         """Give everything up, because the client is gone."""
+        for reached, _ in self._kept.values():
+            self._store.let_go(reached)
+        self._kept.clear()
         for delivery in self.moves.values():
             delivery.cancel()
         for file in self._files.values():

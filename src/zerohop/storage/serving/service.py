@@ -66,7 +66,7 @@ class StorageService:
             raise Refusal(Status.UNSUPPORTED, error.reason) from None
         client = self.clients.get(link)
         if client is None:
-            client = self.clients[link] = Client(link)
+            client = self.clients[link] = Client(link, self._store)
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
             store = self._store
@@ -79,6 +79,9 @@ class StorageService:
             client.stores -= 1
             if client.stores <= 0:
                 self.lost(link)
+            return b""
+        if isinstance(request, wire.Forget):
+            client.forget(request.handle)
             return b""
         if isinstance(request, wire.Cancel):
             delivery = client.moves.get(request.number)
@@ -116,6 +119,9 @@ class StorageService:
     async def _do(self, client: Client, request: wire.Request) -> wire.Answer:
         if isinstance(request, wire.Move):
             return await self._move(client, request)
+        if isinstance(request, wire.Keep):
+            await client.keep(request.handle, self._reach)
+            return wire.Value()
         if isinstance(request, wire.Open):
             if self._read_only and request.mode != "r":
                 raise _read_only("open", request.path)
