@@ -14,9 +14,29 @@ namespace zerohop {
 
 namespace {
 
+// As x86-64 has them, and arm64 with pages of 4 KiB; elsewhere the kernel gathers fewer pages, or none.
+constexpr size_t kHugePage = 2ULL << 20;
+constexpr int kCollapse = 25; // MADV_COLLAPSE of Linux 6.1, which older headers lack
+
+size_t round_up(size_t number, size_t unit) {
+    return (number + unit - 1) / unit * unit;
+}
+
+// Returns an address where a huge page may begin and nothing lies now, to be tried first; null if there is none.
+void* aligned_hole(size_t nbytes) {
+    void* const hole = mmap(nullptr, nbytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (hole == MAP_FAILED) {
+        return nullptr;
+    }
+    munmap(hole, nbytes + kHugePage);
+    const auto lead = round_up(reinterpret_cast<uintptr_t>(hole), kHugePage) - reinterpret_cast<uintptr_t>(hole);
+    return static_cast<std::byte*>(hole) + lead;
+}
+
 // Returns null, with errno, where the kernel refuses.
 std::shared_ptr<void> map(size_t nbytes, int protection, int flags, int fd, uint64_t offset) {
-    void* const base = mmap(nullptr, nbytes, protection, flags, fd, static_cast<off_t>(offset));
+    void* const wish = nbytes >= kHugePage && offset % kHugePage == 0 ? aligned_hole(nbytes) : nullptr;
+    void* const base = mmap(wish, nbytes, protection, flags, fd, static_cast<off_t>(offset));
     if (base == MAP_FAILED) {
         return nullptr;
     }
@@ -36,8 +56,7 @@ size_t page_bytes() {
 }
 
 size_t round_to_pages(size_t nbytes) {
-    const size_t page = page_bytes();
-    return (nbytes + page - 1) / page * page;
+    return round_up(nbytes, page_bytes());
 }
 
 void raise_errno(const std::string& what, int error) {
@@ -91,6 +110,22 @@ std::shared_ptr<void> map_shared(int fd, size_t nbytes, int protection, const st
         raise_errno("cannot map " + what, error);
     }
     return pages;
+}
+
+void gather_pages(std::byte* data, size_t nbytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    const size_t lead = round_up(begin, kHugePage) - begin;
+    if (nbytes < lead + kHugePage) {
+        return;
+    }
+    std::byte* const first = data + lead;
+    const size_t whole = (nbytes - lead) / kHugePage * kHugePage;
+#ifdef MADV_POPULATE_READ
+    for (size_t at = 0; at < whole; at += kHugePage) {
+        madvise(first + at, page_bytes(), MADV_POPULATE_READ); // the kernel gathers nothing where there is nothing
+    }
+#endif
+    madvise(first, whole, kCollapse);
 }
 
 std::shared_ptr<void> map_private(size_t nbytes, int protection) {

@@ -1,5 +1,7 @@
 #include "storage/file_queue.hpp"
 
+#include "base/pages.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -118,6 +120,10 @@ bool FileQueue::fix(const Place& memory, std::weak_ptr<const void> object, std::
     if (memory.host == nullptr) {
         why = "the memory is a device's";
         return false;
+    }
+    // Before they are fixed: then they cannot move any more. A peer's memory is the peer's to gather.
+    if (!memory.foreign && memory.nbytes <= kGatheredBytes) {
+        gather_pages(memory.host, memory.nbytes);
     }
     const std::lock_guard lock(lock_);
     return !closed_ && fixed_.add(memory, std::move(object), why);

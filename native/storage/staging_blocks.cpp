@@ -1,5 +1,7 @@
 #include "storage/staging_blocks.hpp"
 
+#include "base/pages.hpp"
+
 #include <algorithm>
 
 namespace zerohop::storage {
@@ -11,6 +13,7 @@ StagingBlocks::Block StagingBlocks::try_acquire(Outcome& why) {
     if (!region_) {
         try {
             region_ = Region::allocate_host(count_ * block_bytes_);
+            gather_pages(region_->host(), std::min(region_->nbytes(), kGatheredBytes));
             region_->register_with_devices(accelerators_);
             for (size_t i = count_; i-- > 0;) {
                 free_.push_back(region_->host() + i * block_bytes_);

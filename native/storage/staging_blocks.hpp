@@ -12,6 +12,10 @@
 
 namespace zerohop::storage {
 
+// A disk takes a read of 1 MiB into huge pages as one request of few parts, which can double its rate. Gathering the
+// pages of more than this would take seconds.
+inline constexpr uint64_t kGatheredBytes = 1ULL << 30;
+
 // Not thread-safe: the queue's lock covers it.
 class StagingBlocks {
 public:

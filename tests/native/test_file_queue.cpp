@@ -5,10 +5,13 @@
 #include "storage/sinks.hpp"
 
 #include <array>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <fcntl.h>
 #include <numeric>
 #include <sys/stat.h>
+#include <thread>
 
 using namespace zerohop;
 using namespace zerohop::test;
@@ -19,6 +22,7 @@ using storage::FileQueue;
 using storage::Job;
 using storage::kPieceBytes;
 using storage::OpenFile;
+using storage::Priority;
 using storage::Range;
 using storage::Result;
 using storage::Ring;
@@ -414,4 +418,171 @@ TEST_CASE("files: several wait for the results of a ring, each for as many as it
     io.end(io.added()[2], 30);
     CHECK(files.side.wait(all) == kOk);
     CHECK(ring->ready() == 1);
+}
+
+TEST_CASE("files: cancelled transfers end when the system is done with their memory, and others go on") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(8192, 1));
+    const auto memory = files.side.alloc(8192);
+    const auto ring = std::make_shared<Ring>(*files.side.engine, 8);
+    const auto other = std::make_shared<Ring>(*files.side.engine, 1);
+    REQUIRE(ring->reserve(6));
+    REQUIRE(other->reserve(1));
+    std::vector<Range> ranges;
+    for (uint64_t i = 0; i < 6; ++i) { // four are under way, and two wait
+        ranges.push_back({.file_offset = i * 100, .memory_offset = i * 100, .nbytes = 100, .userdata = i});
+    }
+    ranges[5].userdata = 1;
+    REQUIRE(files.queue->post({file.file, memory}, ranges, ring).ok());
+    const std::vector<Range> foreign{{.nbytes = 10, .userdata = 1}};
+    REQUIRE(files.queue->post({file.file, memory}, foreign, other).ok());
+    const auto ended = [&](size_t count) {
+        CHECK(eventually([&] {
+            let_poll(files);
+            return ring->ready() >= count;
+        }));
+        std::vector<Completion> taken(8);
+        taken.resize(ring->take(taken));
+        CHECK(taken.size() == count);
+        return taken;
+    };
+
+    CHECK(files.queue->cancel(*ring, 99, kCancelled) == 0);
+    CHECK(files.queue->cancel(*ring, 4, kCancelled) == 1);
+    const std::vector<Completion> waited = ended(1); // it had not begun
+    CHECK(waited[0].userdata == 4);
+    CHECK(waited[0].outcome == kCancelled);
+
+    CHECK(files.queue->cancel(*ring, 1, kCancelled) == 2);
+    CHECK(files.queue->cancel(*ring, 1, kCancelled) == 0);
+    const std::vector<Completion> second = ended(1);
+    CHECK(second[0].userdata == 1);
+    let_poll(files);
+    CHECK(ring->ready() == 0); // the first of them is under way
+    CHECK(!memory->close());
+    const std::vector<Job> jobs = io.added();
+    REQUIRE(jobs.size() == 4);
+    io.end(jobs[1], 100);
+    const std::vector<Completion> first = ended(1);
+    CHECK(first[0].userdata == 1);
+    CHECK(first[0].outcome == kCancelled);
+    io.end(jobs[0], 100); // nobody has cancelled it
+    const std::vector<Completion> good = ended(1);
+    CHECK(good[0].userdata == 0);
+    CHECK(good[0].result == 100);
+    CHECK(good[0].outcome == kOk);
+
+    CHECK(files.queue->cancel(*ring, std::nullopt, kCancelled) == 2);
+    REQUIRE(io.added().size() == 5);
+    io.end(io.added()[4], 10);
+    CHECK(eventually([&] {
+        let_poll(files);
+        return other->ready() == 1;
+    }));
+    std::array<Completion, 1> untouched;
+    CHECK(other->take(untouched) == 1);
+    CHECK(untouched[0].outcome == kOk);
+    io.end(jobs[2], 100);
+    io.end(jobs[3], -EIO);
+    for (const Completion& each : ended(2)) {
+        CHECK(each.outcome == kCancelled); // the first failure counts
+    }
+    CHECK(ring->taken_up() == 0);
+    CHECK(memory->pins() == 0);
+}
+
+TEST_CASE("files: a cancelled transfer of many pieces begins no more of them, and has one result") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(100, 1));
+    const auto memory = files.side.alloc(100 * kPieceBytes);
+    const auto ring = std::make_shared<Ring>(*files.side.engine, 1);
+    REQUIRE(ring->reserve(1));
+    const std::vector<Range> large{{.nbytes = 100 * kPieceBytes, .userdata = 7}};
+    REQUIRE(files.queue->post({file.file, memory}, large, ring).ok());
+    CHECK(io.added().size() == io.depth());
+    CHECK(files.queue->cancel(*ring, 7, kCancelled) == 1);
+    for (const Job& job : io.added()) {
+        CHECK(ring->ready() == 0);
+        io.end(job, static_cast<int32_t>(job.nbytes));
+        let_poll(files);
+    }
+    CHECK(eventually([&] {
+        let_poll(files);
+        return ring->ready() == 1;
+    }));
+    CHECK(io.added().size() == io.depth());
+    std::array<Completion, 1> taken;
+    CHECK(ring->take(taken) == 1);
+    CHECK(taken[0].outcome == kCancelled);
+    CHECK(memory->pins() == 0);
+}
+
+TEST_CASE("files: a higher priority goes first where not all can be under way") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(8192, 1));
+    const auto memory = files.side.alloc(8192);
+    const auto ring = std::make_shared<Ring>(*files.side.engine, 16);
+    REQUIRE(ring->reserve(10));
+    const auto post = [&](Priority priority, const std::vector<Range>& ranges) {
+        REQUIRE(files.queue->post({file.file, memory, false, priority}, ranges, ring).ok());
+    };
+    post(Priority::low, {{.nbytes = 1}, {.nbytes = 2}, {.nbytes = 3}, {.nbytes = 4}}); // all that can be under way
+    post(Priority::low, {{.nbytes = 31}, {.nbytes = 32}});
+    post(Priority::normal, {{.nbytes = 21}, {.nbytes = 22}});
+    post(Priority::high, {{.nbytes = 11}, {.nbytes = 12}});
+    REQUIRE(io.added().size() == 4);
+    for (size_t i = 0; i < 10; ++i) { // each that ends makes room for one
+        const Job job = io.added()[i];
+        io.end(job, static_cast<int32_t>(job.nbytes));
+        CHECK(eventually([&] {
+            let_poll(files);
+            return ring->ready() == i + 1 && io.added().size() == std::min<size_t>(10, i + 5);
+        }));
+    }
+    std::vector<uint32_t> order;
+    std::vector<Priority> told;
+    for (const Job& job : io.added()) {
+        order.push_back(job.nbytes);
+        told.push_back(job.priority);
+    }
+    CHECK(order == std::vector<uint32_t>{1, 2, 3, 4, 11, 12, 21, 22, 31, 32});
+    CHECK(told[4] == Priority::high);
+    CHECK(told[6] == Priority::normal);
+    CHECK(told[8] == Priority::low);
+}
+
+TEST_CASE("files: memory keeps its bytes, and those that are written meanwhile, as its pages are gathered") {
+    constexpr size_t kHuge = 2ULL << 20;
+    auto made = std::make_unique<PlayedIo>(); // which fixes nothing: the pages are gathered before
+    const Files files(std::move(made));
+    const auto memory = files.side.alloc(4 * kHuge + 4096);
+    CHECK(memory->address() % kHuge == 0);
+    const Bytes before = pattern(memory->nbytes(), 3);
+    files.side.put(*memory, before);
+    auto* const counter = reinterpret_cast<std::atomic<uint64_t>*>(memory->host() + kHuge);
+    counter->store(0);
+    std::atomic<bool> stop{false};
+    uint64_t counted = 0;
+    std::thread counts([&] {
+        while (!stop.load() || counted == 0) {
+            counter->fetch_add(1);
+            ++counted;
+        }
+    });
+    std::string why;
+    CHECK(!files.queue->fix(memory, why));
+    CHECK(why == "played");
+    stop.store(true);
+    counts.join();
+    CHECK(counter->load() == counted);
+    Bytes expected = before;
+    std::memcpy(expected.data() + kHuge, &counted, sizeof counted);
+    CHECK(same_bytes(files.side.get(*memory), expected));
+    CHECK(memory->pins() == 0);
 }
