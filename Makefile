@@ -131,6 +131,7 @@ bench: ## every benchmark row into bench/results/, with its plot and docs/benchm
 	@scripts/wheel.sh
 	@mkdir -p bench/results
 	@$(BIN)/zerohop bench --wheel dist/*.whl --json bench/results/bench.json --plot bench/results/bench.png
+	@$(BIN)/zerohop bench storage --json bench/results/storage.json
 	@$(BIN)/python bench/peer_death.py --json bench/results/peer_death.json
 	@$(BIN)/python scripts/benchmarks_page.py write
 

@@ -6,11 +6,14 @@ mkdir -p build/bench
 
 .venv/bin/zerohop bench --quick --bytes 8,65536 --json build/bench/smoke.json >build/bench/smoke.log 2>&1 ||
     { tail -40 build/bench/smoke.log; exit 1; }
+.venv/bin/zerohop bench storage --quick --json build/bench/smoke_files.json >build/bench/smoke_files.log 2>&1 ||
+    { tail -40 build/bench/smoke_files.log; exit 1; }
 .venv/bin/python - <<'CHECK'
 import json
 
-rows = json.load(open("build/bench/smoke.json", encoding="utf-8"))
-rows = rows["rows"] if isinstance(rows, dict) else rows
+rows = []
+for name in ("smoke", "smoke_files"):
+    rows += json.load(open(f"build/bench/{name}.json", encoding="utf-8"))["rows"]
 wrong = [row for row in rows if not row["verified"]]
 assert rows and not wrong, wrong
 print(f"{len(rows)} rows, all verified")

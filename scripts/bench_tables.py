@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.report import beside, describe_case, numbers, row_text, seed
+from zerohop.cli.bench.report import beside, describe_case, effort_of, numbers, row_text, seed
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
 from zerohop.cli.bench.targets import judge
@@ -65,3 +65,18 @@ def rows_section(report: Report, heading: str) -> str:
     """Return a table of all rows but those with another one beside them, below a heading of that level."""
     lines = [(row_text(row), *numbers(row)) for row in report.rows if not row.beside]
     return f"\n{heading} All rows\n\n{markdown(('row', 'median', 'p99', 'GB/s', 'CPU for each', 'floor'), lines)}"
+
+
+def files_table(report: Report) -> str:
+    """Return a table of the rows about files."""
+    head = ("row", "reads/s", "GB/s", "floor or row beside it", "median of ratios", "target", "CPU s/GB", "met")
+    lines = []
+    for row in report.rows:
+        verdicts = judge(row, report.rows)
+        floor = beside(row) or numbers(row)[-1]
+        ratio = "–" if row.of_other is None else f"{row.of_other:.2f} ×"
+        reads = "–" if row.p50_us is None else f"{row.batch / row.p50_us * 1e6:,.0f}"
+        target = ", ".join(verdict.target for verdict in verdicts) or "–"
+        met = ", ".join("yes" if verdict.met else "**no**" for verdict in verdicts) or "–"
+        lines.append((row_text(row), reads, numbers(row)[2], floor, ratio, target, effort_of(row) or "–", met))
+    return markdown(head, lines)

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_tables import beside_table, markdown, read_report, rows_section, targets_section
+from bench_tables import beside_table, files_table, markdown, read_report, rows_section, targets_section
 
+from zerohop.cli.bench.session import FULL
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "bench.json"
+STORAGE = ROOT / "bench" / "results" / "storage.json"
 DEATHS = ROOT / "bench" / "results" / "peer_death.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 HEAD = """# Benchmarks
 
-This page is made from [bench/results/bench.json](../bench/results/bench.json) and
-[peer_death.json](../bench/results/peer_death.json): `make bench` measures, and writes them all.
+This page is made from [bench/results/bench.json](../bench/results/bench.json),
+[storage.json](../bench/results/storage.json) and [peer_death.json](../bench/results/peer_death.json): `make bench`
+measures, and writes them all.
 
 {facts}
 
@@ -71,6 +74,23 @@ between two hosts with GPUs, **a different fabric**, and how many times faster t
 
 """
 
+FILES = """
+## Files
+
+`{command}`: {facts}
+
+One process reads blocks of a file of {size} through a Ring into an Iov, `storage_read` in order and `storage_random` in
+random order, as many at once as the row says, by `prepare_many`, `submit` and `wait_array` of Python. "disk" goes past
+the page cache (`O_DIRECT`), in a folder of `--folder`; "tmpfs" is in /dev/shm, without `O_DIRECT`. The floor is fio
+(`apt-get install fio`), which reads the same file with as many at once by io_uring, with fixed buffers and files
+(`--fixedbufs=1 --registerfiles=1`) and, as an Iov has them, huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`). The
+two take turns of {seconds:g} s, {turns} each; the ratio is the median of those of the turns, as disks are not steady.
+The row into a simulated GPU takes turns with the same reads into host memory. Verified is the whole file, read once in
+the same way, and after each turn all that the memory has then. CPU is the processor time of the process for 10^9 bytes,
+with that of the floor or of the row beside it.
+
+"""
+
 DEATH = """
 ## A killed peer
 
@@ -81,7 +101,7 @@ back. The bound is {bound:g} ms.
 """
 
 
-def page(report: Report, deaths: list[dict[str, Any]]) -> str:
+def page(report: Report, files: Report, deaths: list[dict[str, Any]]) -> str:
     return "".join(
         [
             HEAD.format(facts=facts(report)),
@@ -90,6 +110,14 @@ def page(report: Report, deaths: list[dict[str, Any]]) -> str:
             rows_section(report, "##"),
             BESIDE if any(row.beside for row in report.rows) else "",
             beside_table(report.rows) if any(row.beside for row in report.rows) else "",
+            FILES.format(
+                command=" ".join(files.command[:3]),
+                facts=facts(files),
+                size=human_bytes(FULL.file_bytes),
+                seconds=FULL.file_seconds,
+                turns=FULL.file_turns,
+            ),
+            files_table(files),
             DEATH.format(bound=deaths[0]["bound_ms"]),
             markdown(
                 ("path", "memory touched", "in flight", "median", "worst", "pidfd"),
@@ -124,7 +152,7 @@ def facts(report: Report) -> str:
 
 
 def main() -> int:
-    text = page(read_report(RESULTS), json.loads(DEATHS.read_text(encoding="utf-8")))
+    text = page(read_report(RESULTS), read_report(STORAGE), json.loads(DEATHS.read_text(encoding="utf-8")))
     if sys.argv[1:] == ["write"]:
         PAGE.write_text(text, encoding="utf-8")
         return 0

@@ -435,9 +435,9 @@ TEST_CASE("files: cancelled transfers end when the system is done with their mem
         ranges.push_back({.file_offset = i * 100, .memory_offset = i * 100, .nbytes = 100, .userdata = i});
     }
     ranges[5].userdata = 1;
-    REQUIRE(files.queue->post({file.file, memory}, ranges, ring).ok());
+    REQUIRE(files.queue->post({file.file, place_of(memory)}, ranges, ring).ok());
     const std::vector<Range> foreign{{.nbytes = 10, .userdata = 1}};
-    REQUIRE(files.queue->post({file.file, memory}, foreign, other).ok());
+    REQUIRE(files.queue->post({file.file, place_of(memory)}, foreign, other).ok());
     const auto ended = [&](size_t count) {
         CHECK(eventually([&] {
             let_poll(files);
@@ -502,7 +502,7 @@ TEST_CASE("files: a cancelled transfer of many pieces begins no more of them, an
     const auto ring = std::make_shared<Ring>(*files.side.engine, 1);
     REQUIRE(ring->reserve(1));
     const std::vector<Range> large{{.nbytes = 100 * kPieceBytes, .userdata = 7}};
-    REQUIRE(files.queue->post({file.file, memory}, large, ring).ok());
+    REQUIRE(files.queue->post({file.file, place_of(memory)}, large, ring).ok());
     CHECK(io.added().size() == io.depth());
     CHECK(files.queue->cancel(*ring, 7, kCancelled) == 1);
     for (const Job& job : io.added()) {
@@ -530,7 +530,7 @@ TEST_CASE("files: a higher priority goes first where not all can be under way") 
     const auto ring = std::make_shared<Ring>(*files.side.engine, 16);
     REQUIRE(ring->reserve(10));
     const auto post = [&](Priority priority, const std::vector<Range>& ranges) {
-        REQUIRE(files.queue->post({file.file, memory, false, priority}, ranges, ring).ok());
+        REQUIRE(files.queue->post({file.file, place_of(memory), false, priority}, ranges, ring).ok());
     };
     post(Priority::low, {{.nbytes = 1}, {.nbytes = 2}, {.nbytes = 3}, {.nbytes = 4}}); // all that can be under way
     post(Priority::low, {{.nbytes = 31}, {.nbytes = 32}});
@@ -576,7 +576,7 @@ TEST_CASE("files: memory keeps its bytes, and those that are written meanwhile, 
         }
     });
     std::string why;
-    CHECK(!files.queue->fix(memory, why));
+    CHECK(!files.queue->fix(place_of(memory), memory, why));
     CHECK(why == "played");
     stop.store(true);
     counts.join();

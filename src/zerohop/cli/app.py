@@ -102,7 +102,7 @@ def demo(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, transport, …"),
+        typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, transport, storage, …"),
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
     src: Annotated[
@@ -118,6 +118,9 @@ def bench(
     plot: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.png", help="Draw the rows.")] = None,
     wheel: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.whl", help="Add a row with its size.")
+    ] = None,
+    folder: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where storage rows make their file. [default: /var/tmp]")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: a look, not a measurement.")] = False,
     filter: Annotated[  # noqa: A002
@@ -138,6 +141,7 @@ def bench(
         wheel=wheel,
         quick=quick,
         filter=filter,
+        folder=folder,
     )
     sys.exit(run(request, json_to=json, plot_to=plot))
 

@@ -22,6 +22,7 @@ from zerohop.cli.bench.rows import (
     is_gpu,
     several_flows,
 )
+from zerohop.cli.bench.storage_plan import STORAGE_NAMES, file_reads
 from zerohop.cli.bench.tensors import has_torch
 from zerohop.cli.sizes import parse_sizes
 from zerohop.core.lanes.path_choice import PEER
@@ -37,8 +38,9 @@ NAMES: Final = (
     *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
-# Requests all names that begin with it.
+# Each requests all names that begin with it.
 TRANSPORT: Final = "transport"
+STORAGE: Final = "storage"
 MANY: Final = "transport_write_many"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
@@ -76,6 +78,7 @@ class Request:
     wheel: Path | None = None
     quick: bool = False
     filter: str | None = None
+    folder: str | None = None
 
 
 def parse_filter(text: str) -> re.Pattern[str]:
@@ -99,7 +102,7 @@ def plan(request: Request) -> list[Case]:
         ValueError: the request names something unknown, or nothing would be measured.
     """
     for what, given, known in (
-        ("name", request.names, (*NAMES, TRANSPORT)),
+        ("name", request.names, (*NAMES, TRANSPORT, *STORAGE_NAMES, STORAGE)),
         ("provider", request.providers, PROVIDERS),
     ):
         for word in given:
@@ -108,9 +111,11 @@ def plan(request: Request) -> list[Case]:
     request = replace(request, src=_place(request.src), dst=_place(request.dst))
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
-    if TRANSPORT in names:
-        names = (*names, *(name for name in NAMES if name.startswith(TRANSPORT)))
-    cases = [case for name in NAMES if name in names for case in _cases_of(name, request, sizes)]
+    known_names = (*NAMES, *STORAGE_NAMES)
+    for family in (TRANSPORT, STORAGE):
+        if family in names:
+            names = (*names, *(name for name in known_names if name.startswith(family)))
+    cases = [case for name in known_names if name in names for case in _cases_of(name, request, sizes)]
     if MANY not in request.names and request.batch is None:
         # Sizes are meant for the other rows: 10,000 writes of 1 MiB are not small, and do not fit into memory.
         cases = [case for case in cases if case.name != MANY or case.bytes <= _SMALL_WRITE]
@@ -142,6 +147,8 @@ def _place(word: str | None) -> str | None:
 
 
 def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
+    if name in STORAGE_NAMES:
+        return [] if request.providers or request.src else file_reads(name, request.dst, request.batch, sizes)
     src, dst = request.src or request.dst, request.dst or request.src
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
         cases = list(_gpu_cases(name, src, dst, sizes, request))

@@ -93,6 +93,14 @@ def seed(row: Row) -> str:
     return f"{human_us(row.seed_us)} ({row.seed_us / row.p50_us:.1f} ×)"
 
 
+def effort_of(row: Row) -> str:
+    """Return the processor seconds for 10^9 bytes, and those of the floor or of the row beside; empty without them."""
+    if row.cpu_s_per_gb is None:
+        return ""
+    other = "" if row.other_cpu_s_per_gb is None else f" (beside {row.other_cpu_s_per_gb:.3f})"
+    return f"{row.cpu_s_per_gb:.3f}{other}"
+
+
 def _rate(gbps: float | None) -> str:
     if gbps is None:
         return "–"
@@ -107,5 +115,6 @@ def _floor(row: Row) -> str:
     return f"{human_us(row.floor_p50_us)}, {row.floor}"
 
 
-# Columns that few rows have: a measurement that took turns with it, and the number of RdmaTransport's documentation.
-_EXTRA: Final = (("beside", beside), ("RdmaTransport (different fabric)", seed))
+# Columns that few rows have: a measurement that took turns with it, the number of RdmaTransport's documentation, and
+# the processor time of reads of files.
+_EXTRA: Final = (("beside", beside), ("RdmaTransport (different fabric)", seed), ("CPU s/GB", effort_of))

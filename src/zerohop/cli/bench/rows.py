@@ -71,12 +71,12 @@ class Case:
     Attributes:
         name: one of `plan.NAMES`, or "wheel".
         provider: one of `plan.PROVIDERS`, or None if no transfer is measured.
-        src: place of the source: "host", "sim" or "sim:1", or a GPU such as "cuda:0".
+        src: place of the source: "host", "sim" or "sim:1", a GPU such as "cuda:0", or "file".
         dst: place of the target.
         bytes: size of one operation, or of one page; of ranges, their mean.
         batch: operations in flight, or pages or ranges in one operation.
         form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
-            (device memory).
+            (device memory); of files "disk" (past the page cache) or "tmpfs" (in memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
             "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "encrypted" for
             Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new"; "4
@@ -99,6 +99,11 @@ class Case:
     def reads(self) -> bool:
         """Tell whether the bytes come to the process that asks for them."""
         return self.name in _READS
+
+    @property
+    def of_file(self) -> bool:
+        """Tell whether a file is read, which needs no second process."""
+        return self.src == "file"
 
     @property
     def flows(self) -> int:
@@ -130,6 +135,8 @@ class Case:
     @property
     def memory_bytes(self) -> int:
         """Return the least memory that measuring takes, in both processes together."""
+        if self.of_file:
+            return self.bytes * self.batch
         if self.provider is None:
             return self.bytes if self.name.endswith("register") else 0
         # The source, the target and the payload that they are compared with; and an object or two per operation.
@@ -144,6 +151,7 @@ Result = TypeVar("Result")
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
     *("beside", "beside_p50_us", "seed_us", "missing"),
+    *("of_other", "cpu_s_per_gb", "other_cpu_s_per_gb"),
 )
 _HAS_A_RATE = 4096  # bytes; below, a rate is the latency in disguise
 
@@ -167,6 +175,8 @@ class Row:
         seconds, cpu_s, peer_cpu_s: numbers of the `idle` row.
         beside, beside_p50_us: another measurement of zerohop that took turns with this one, and its median.
         seed_us: median in the documentation of torchcomms' RdmaTransport, over a NIC of 400 Gb/s.
+        of_other: median, over the turns, of the rate as a multiple of that of the floor, or of `beside`.
+        cpu_s_per_gb, other_cpu_s_per_gb: processor seconds for 10^9 bytes, of this and of the floor or `beside`.
         missing: why nothing was measured.
     """
 
@@ -197,6 +207,9 @@ class Row:
     beside: str | None = None
     beside_p50_us: float | None = None
     seed_us: float | None = None
+    of_other: float | None = None
+    cpu_s_per_gb: float | None = None
+    other_cpu_s_per_gb: float | None = None
     missing: str | None = None
 
     @classmethod
@@ -250,7 +263,8 @@ class Samples:
             floor: name of the floor, or None.
             path: the library's explanation of the path, or None.
         """
-        moved = case.bytes * case.batch if case.provider and case.name not in _NO_RATE else 0
+        has_rate = case.of_file or (case.provider is not None and case.name not in _NO_RATE)
+        moved = case.bytes * case.batch if has_rate else 0
         median = percentile(self.times_ns, 0.5)
         floor_median = percentile(self.floor_ns, 0.5) if self.floor_ns else None
         return replace(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench import handles, local, notify, transfers, transport
+from zerohop.cli.bench import handles, local, notify, storage, transfers, transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
@@ -75,7 +75,9 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     failure: BaseException | None = None
     neighbours, started = Neighbours(), time.monotonic()
     try:
-        for case, row in measure(cases, QUICK if request.quick else FULL, errors):
+        effort = QUICK if request.quick else FULL
+        effort = replace(effort, folder=request.folder or effort.folder)
+        for case, row in measure(cases, effort, errors):
             rows[case] = row  # rows measured before a failure are kept
             if not errors.is_terminal:
                 errors.print(escape(summarize(row)), soft_wrap=True)
@@ -164,6 +166,8 @@ def _measure_here(effort: Effort, case: Case) -> Row:
     """Return the row of a case that needs no second process."""
     if case.mode == ENCRYPTED:
         return replace(Row.of(case), verified=True, missing=why_not("all"))
+    if case.of_file:
+        return storage.measure_storage(effort, case)
     return local.measure_import(effort, case) if case.name == "import" else local.weigh_wheel(case)
 
 
@@ -200,7 +204,7 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
     for case in cases:
         setting = None
         missing = case.mode == ENCRYPTED and why_not("all")
-        if case.name not in ("import", "wheel") and not missing:
+        if case.name not in ("import", "wheel") and not case.of_file and not missing:
             setting = _Setting(
                 case.provider, case.sim_devices, case.target == "polling", case.mode == ENCRYPTED, case.flows
             )

@@ -40,6 +40,10 @@ class Effort:
         asleep: number of measurements of one round in which everything must fall asleep first.
         idle_seconds: duration of the idle row.
         imports: interpreters started for the import row.
+        file_turns: turns of a row about files, which has more and shorter ones, because disks are not steady.
+        file_seconds: duration of one turn.
+        file_bytes: length of the file that they read.
+        folder: the folder that this file is made in if it is on a disk.
     """
 
     rounds: int
@@ -49,6 +53,10 @@ class Effort:
     asleep: int
     idle_seconds: float
     imports: int
+    file_turns: int
+    file_seconds: float
+    file_bytes: int
+    folder: str = "/var/tmp"
 
     def repetitions(self, nanoseconds: float, least: int) -> int:
         """Return how often to measure an operation of about `nanoseconds` in one round; `least` times if possible."""
@@ -60,8 +68,30 @@ class Effort:
         return max(1, min(count, int(self.limit * 1e9 / max(nanoseconds, 1.0))))
 
 
-FULL: Final = Effort(rounds=5, seconds=0.15, most=4000, limit=20.0, asleep=60, idle_seconds=10.0, imports=9)
-QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, limit=1.0, asleep=15, idle_seconds=2.0, imports=3)
+FULL: Final = Effort(
+    rounds=5,
+    seconds=0.15,
+    most=4000,
+    limit=20.0,
+    asleep=60,
+    idle_seconds=10.0,
+    imports=9,
+    file_turns=25,
+    file_seconds=0.5,
+    file_bytes=1 << 30,
+)
+QUICK: Final = Effort(
+    rounds=2,
+    seconds=0.03,
+    most=200,
+    limit=1.0,
+    asleep=15,
+    idle_seconds=2.0,
+    imports=3,
+    file_turns=3,
+    file_seconds=0.1,
+    file_bytes=64 << 20,
+)
 
 
 class LocalMemory:

@@ -5,7 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.rows import ENCRYPTED, FLOWS, LIST, PAGES, RANGES, SEED_US, TENSOR_BYTES, TOGETHER, several_flows
+from zerohop.cli.bench.rows import (
+    ENCRYPTED,
+    FLOWS,
+    LIST,
+    PAGES,
+    RANGES,
+    SEED_US,
+    TENSOR_BYTES,
+    TOGETHER,
+    several_flows,
+)
+from zerohop.cli.bench.storage_plan import (
+    DISK,
+    IN_ORDER,
+    IN_ORDER_BYTES,
+    IN_ORDER_DEPTH,
+    RANDOM,
+    RANDOM_BYTES,
+    RANDOM_DEPTH,
+    TMPFS,
+)
 from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
@@ -42,6 +62,7 @@ class Target:
         than_us: microseconds of the same operation elsewhere.
         max_times_beside: limit of the median as a multiple of the median of the row's `beside`.
         min_times_beside: least factor by which it is faster than the row's `beside`.
+        min_of_other: lower limit of the row's `of_other`.
         max_more_us: most microseconds that the median is longer than that of the row's `beside`.
         max_cpu: limit of processor seconds per second, in each of the two processes.
         max_bytes: limit of the size.
@@ -59,6 +80,7 @@ class Target:
     than_us: float = 0.0
     max_times_beside: float | None = None
     min_times_beside: float | None = None
+    min_of_other: float | None = None
     max_more_us: float | None = None
     max_cpu: float | None = None
     max_bytes: int | None = None
@@ -181,9 +203,27 @@ GPU_TARGETS: Final = (
 )
 
 
+def _in_order(dst: str) -> dict[str, object]:
+    return {"name": IN_ORDER, "form": DISK, "dst": dst, "bytes": IN_ORDER_BYTES, "batch": IN_ORDER_DEPTH}
+
+
+def _at_random(form: str) -> dict[str, object]:
+    return {"name": RANDOM, "form": form, "dst": "host", "bytes": RANDOM_BYTES, "batch": RANDOM_DEPTH}
+
+
+# Their rows are measured if they are named.
+STORAGE_TARGETS: Final = (
+    Target(_in_order("host"), min_of_other=0.97),
+    Target(_at_random(DISK), min_of_other=0.8),
+    Target(_at_random(TMPFS), min_of_other=0.6),
+    Target(_in_order("sim"), min_of_other=0.85),
+)
+_ALL_TARGETS: Final = (*TARGETS, *GPU_TARGETS, *STORAGE_TARGETS)
+
+
 def judge(row: Row, rows: Sequence[Row] = ()) -> list[Verdict]:
     """Compare a row with its targets, and with other rows of its run if a target says so."""
-    found = [_verdict(row, target, rows) for target in (*TARGETS, *GPU_TARGETS) if _fits(row, target.fields)]
+    found = [_verdict(row, target, rows) for target in _ALL_TARGETS if _fits(row, target.fields)]
     return [verdict for verdict in found if verdict is not None]
 
 
@@ -212,6 +252,8 @@ def _verdict(row: Row, target: Target, rows: Sequence[Row]) -> Verdict | None:
     if target.min_times_beside is not None:
         other = f"as fast as {row.beside}"
         return _ratio(row.beside_p50_us, row.p50_us, "≥", target.min_times_beside, other, digits=1)
+    if target.min_of_other is not None:
+        return _ratio(row.of_other, 1.0, "≥", target.min_of_other, row.beside or "floor")
     if target.max_more_us is not None and row.p50_us is not None and row.beside_p50_us is not None:
         more = row.p50_us - row.beside_p50_us
         told = f"{human_us(abs(more))} {'less' if more < 0 else 'more'}"

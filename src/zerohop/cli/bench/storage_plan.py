@@ -1,0 +1,44 @@
+"""Names the rows about files, and plans them: reads in order and in random order, into host memory and a device's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zerohop.cli.bench.rows import Case
+
+# Blocks in order, and in random order. Their file is on a disk, and read past the page cache, or in memory.
+IN_ORDER: Final = "storage_read"
+RANDOM: Final = "storage_random"
+DISK: Final = "disk"
+TMPFS: Final = "tmpfs"
+# Measured only if somebody names them: they write a large file.
+STORAGE_NAMES: Final = (IN_ORDER, RANDOM)
+# Bytes of a read, and reads under way at once.
+IN_ORDER_BYTES: Final = 1 << 20
+IN_ORDER_DEPTH: Final = 32
+RANDOM_BYTES: Final = 4 << 10
+RANDOM_DEPTH: Final = 64
+_FILE_BLOCK: Final = 4 << 10  # reads past the page cache are of whole ones
+
+
+def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of a name: into host memory, and in order also into a device's.
+
+    Args:
+        name: one of STORAGE_NAMES.
+        dst: the only place that is wanted, or None.
+        batch: reads under way at once, or None for the table's.
+        sizes: bytes of a read, of which those are taken that can go past the page cache; None for the table's.
+    """
+    in_order = name == IN_ORDER
+    size, depth = (IN_ORDER_BYTES, IN_ORDER_DEPTH) if in_order else (RANDOM_BYTES, RANDOM_DEPTH)
+    places = ["host", "sim"] if in_order else ["host"]
+    if dst is not None:
+        places = [dst] if in_order or dst == "host" else []
+    return [
+        Case(name, None, "file", place, nbytes, batch or depth, form=form)
+        for nbytes in sizes or (size,)
+        for form in ([DISK] if in_order else [DISK, TMPFS])
+        for place in places
+        if nbytes % _FILE_BLOCK == 0
+    ]
