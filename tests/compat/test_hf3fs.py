@@ -17,13 +17,18 @@ import pytest
 import zerohop as zh
 from support.forking import in_child
 from support.hf3fs import opened, own_state
+from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
+from support.service import Service
 from zerohop.compat import hf3fs
 from zerohop.compat.process import shared_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from support.fixtures import StartPeer
 
 NBYTES = 300_001
 UUID = "5f0c7a1e-0d3b-4d65-9f7e-52f4b4d6c001"
@@ -187,7 +192,11 @@ class TestMounts:
 
     def test_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(zh.Unsupported, match="only folders of this machine"):
+        with pytest.raises(ValueError, match="a server's URL begins with zerohop://"):
+            hf3fs.mount(tmp_path, "http://host:1")
+        with pytest.raises(ValueError, match="is no zerohop URL"):
+            hf3fs.mount(tmp_path, "zerohop://host")
+        with pytest.raises(zh.StorageError, match=r"os\.open finds the files of the server"):
             hf3fs.mount("/mnt/a", "zerohop://host:1")
         with pytest.raises(zh.StorageError) as caught:
             hf3fs.mount("/mnt/a", tmp_path / "file")
@@ -197,6 +206,47 @@ class TestMounts:
         for name in ("", "a\0b", "/" + "x" * 255):
             with pytest.raises(ValueError, match=r"is a path|at most 255 bytes"):
                 hf3fs.mount(name, tmp_path)
+
+
+class TestServers:
+    def test_every_byte(self, there: np.ndarray, tmp_path: Path, start_peer: StartPeer) -> None:
+        """Files of a mount point are read and written by its server, in another process."""
+        peer = start_peer(Options())
+        url = peer.call(Service.serve, str(tmp_path))
+        hf3fs.mount(tmp_path, url)
+        iov = hf3fs.make_iovec(bytearray(there.size), str(tmp_path))
+        ring = hf3fs.make_ioring(str(tmp_path), 8, for_read=True)
+        with opened(tmp_path / "data") as fd:
+            ring.prepare(iov[10:], True, fd, 10, "kept").submit()
+            (done,) = ring.wait(timeout=PATIENCE_S)
+        assert (done.result, done.userdata) == (there.size - 10, "kept")
+        assert bytes(iov[10:]) == there[10:].tobytes()
+        (tmp_path / "copy").write_bytes(b"x")
+        writing = hf3fs.make_ioring(str(tmp_path), 8, for_read=False)
+        with opened(tmp_path / "copy", os.O_RDWR) as fd:
+            writing.prepare(iov[10:], False, fd, 0).submit()
+            assert writing.wait(timeout=PATIENCE_S)[0].result == there.size - 10
+        assert (tmp_path / "copy").read_bytes() == there[10:].tobytes()
+        statistics = peer.call(Service.served)
+        assert statistics.bytes_read == statistics.bytes_written == there.size - 10
+        ring.destroy()
+        writing.destroy()
+
+    def test_other_files_than_the_servers(self, there: np.ndarray, tmp_path: Path, start_peer: StartPeer) -> None:
+        """A folder that has files of the same names is noticed, and so is a ring of another mount point."""
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "data").write_bytes(b"other")
+        hf3fs.mount(other, start_peer(Options()).call(Service.serve, str(tmp_path)))
+        fd = os.open(other / "data", os.O_RDONLY)
+        with pytest.raises(zh.StorageError, match="the server's file has") as caught:
+            hf3fs.register_fd(fd)
+        assert caught.value.errno == errno.ESTALE
+        os.close(fd)
+        iov, ring = hf3fs.make_iovec(bytearray(100), str(other)), hf3fs.make_ioring(str(other), 8)
+        with opened(tmp_path / "data") as fd, pytest.raises(ValueError, match="another Store than the ring"):
+            ring.prepare(iov, True, fd, 0)
+        ring.destroy()
 
 
 class TestDescriptors:

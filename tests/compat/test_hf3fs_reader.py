@@ -1,4 +1,4 @@
-"""fastsafetensor-3fs-reader, a program that was written for 3FS, runs unchanged on a folder."""
+"""fastsafetensor-3fs-reader, a program that was written for 3FS, runs unchanged on a folder, and on a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ io.register_fd = register_fd
 import fastsafetensor_3fs_reader as program
 assert program.get_backend() == "python", program.get_backend()
 assert program.extract_mount_point is hf3fs.extract_mount_point
-folder, depth = sys.argv[1], int(sys.argv[2])
+folder, depth, served = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "served"
+if served:
+    from zerohop import storage
+    server = storage.Server(folder)
+    hf3fs.mount(folder, server.url)
 rng = np.random.default_rng(7)
 paths, contents = [], {}
 for number in range(3):
@@ -68,16 +72,20 @@ for path in paths:
     assert ctypes.string_at(reader.iov_base, size) == contents[path]
 reader.close()
 assert calls["register_fd"] == 3 and calls["submit"] == 18 and calls["prepare"] > 30, calls
+if served:
+    assert server.statistics().bytes_read > sum(map(len, contents.values()))
+    server.close()
 print("every byte verified")
 """
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["local", "served"])
 @pytest.mark.parametrize("depth", [0, 4, -4])
-def test_every_byte(tmp_path: Path, depth: int) -> None:
+def test_every_byte(tmp_path: Path, depth: int, how: str) -> None:
     pytest.importorskip("fastsafetensor_3fs_reader")
     environment = os.environ | {"FASTSAFETENSORS_BACKEND": "python"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(depth)]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(depth), how]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "every byte verified\n"

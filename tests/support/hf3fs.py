@@ -25,11 +25,13 @@ def own_state() -> Iterator[None]:
         state.reset()
         log.begin.cache_clear()
         mounts._mounts.clear()
+        mounts._servers.clear()
         try:
             yield
         finally:
             modules.uninstall()
             mounts._mounts.clear()
+            mounts._servers.clear()
             state.current().close()
 
 

@@ -118,6 +118,8 @@ class Ring:
         """
         if not isinstance(file, File):
             raise TypeError(f"file is a File, as Store.open gives it, not {type(file).__name__}")
+        if file.store is not self.store:
+            raise ValueError(f"the file {file.path!r} was opened in another Store than the ring")
         memory = self.store.memory_of(view)
         file.check_access(memory, "prepare", writes=not self.for_read)
         where = self.store.place_of(file, memory, writes=not self.for_read)

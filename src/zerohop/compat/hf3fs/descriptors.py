@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerohop.compat.hf3fs import state
 from zerohop.compat.hf3fs.log import logger
+from zerohop.compat.hf3fs.mounts import server_of
 from zerohop.compat.hf3fs.state import Registered
 from zerohop.config.checks import check_int
 from zerohop.errors import StorageError
+
+if TYPE_CHECKING:
+    from zerohop.storage import File, Store
 
 
 def register_fd(fd: int, flags: int = 0) -> None:
@@ -30,6 +36,9 @@ def register_fd(fd: int, flags: int = 0) -> None:
     current = state.current()
     file = current.store().file_of(fd).result()
     facts, mode = file.stat(), file.mode
+    url, path = server_of(file.path) if Path(file.path).is_absolute() else ("", "")
+    if url:
+        file = _served(current.store(url), path, mode, facts)
     made = Registered(file, facts.st_dev, facts.st_ino, readable=mode != "w", writable=mode != "r")
     with current.lock:
         known = current.registered.get(fd)
@@ -50,6 +59,23 @@ def register_fd(fd: int, flags: int = 0) -> None:
             file.path,
         )
     logger.info("registered descriptor %s: %r, device %s, inode %s", fd, file.path, made.device, made.inode)
+
+
+def _served(store: Store, path: str, mode: str, facts: os.stat_result) -> File:
+    """Return the server's file; raise StorageError (ESTALE) if it is not the one that the descriptor has."""
+    file = store.open(path, "r" if mode == "r" else "r+").result()
+    there = file.stat()
+    if (there.st_size, there.st_mtime_ns) != (facts.st_size, facts.st_mtime_ns):
+        file.close()
+        raise StorageError(
+            f"the server's file has {there.st_size} bytes and was changed at {there.st_mtime_ns}, the descriptor's "
+            f"{facts.st_size} at {facts.st_mtime_ns}",
+            errno=errno.ESTALE,
+            filename=path,
+            fix="mount the server at a folder where os.open finds the very files that it serves",
+            operation="register_fd",
+        )
+    return file
 
 
 def deregister_fd(fd: int) -> None:

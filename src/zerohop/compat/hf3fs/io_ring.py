@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop.compat.hf3fs import state
 from zerohop.compat.hf3fs.codes import code_of
 from zerohop.compat.hf3fs.descriptors import registered
-from zerohop.compat.hf3fs.mounts import folder_of
+from zerohop.compat.hf3fs.mounts import folder_of, server_of
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import Closed, DeadlineExceeded, StorageError
 from zerohop.storage import RingFlags
@@ -48,7 +48,7 @@ class IoRing:
         forbid = check_flag("for_read", for_read) and flags & FORBID_READ_HOLES
         self._ring = (
             state.current()
-            .store()
+            .store(server_of(mount_point)[0])
             .ring(
                 entries,
                 for_read=for_read,

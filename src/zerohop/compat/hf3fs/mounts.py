@@ -1,4 +1,4 @@
-"""Says which folder a mount point stands for."""
+"""Says which folder, and which server, a mount point stands for."""
 
 from __future__ import annotations
 
@@ -7,40 +7,49 @@ import os
 from pathlib import Path
 from typing import Final
 
-from zerohop.errors import StorageError, Unsupported
+from zerohop.core.face import parse_url
+from zerohop.errors import StorageError
 from zerohop.shown import shown
 
 # What C's structures have room for, without the zero at the end.
 LONGEST: Final = 255
+_LONGEST_URL: Final = 1024
+
+_SCHEME: Final = "zerohop://"
 
 _mounts: dict[str, str] = {}
+# The URLs of the mount points whose files a server reads and writes.
+_servers: dict[str, str] = {}
 
 
 def mount(path: str | os.PathLike[str], where: str | os.PathLike[str]) -> None:
-    """Make a mount point stand for a folder.
+    """Make a mount point stand for a folder, or for what a server has.
 
     Nothing is mounted in the system: names of this module take the path for the folder, and ``os.open`` does not. Pass
     it ``local_path(name)``, or give the mount point the folder's own path. Rings and memory keep what they were made
     with.
 
     Args:
-        path: the mount point, such as ``"/mnt/3fs"``; there need be no such folder.
-        where: the folder.
+        path: the mount point, such as ``"/mnt/3fs"``; for a folder there need be no such path. For a server it is a
+            folder where ``os.open`` finds the server's files, such as the served folder itself, or that folder over
+            NFS: a program for 3FS opens files by their paths, and the server then reads and writes them.
+        where: the folder, or the URL of a ``zerohop.storage.Server``.
 
     Raises:
         TypeError: an argument is no path.
-        ValueError: the mount point is empty, or longer than 3FS's structures allow.
-        Unsupported: ``where`` is a URL.
+        ValueError: the mount point is empty, or longer than 3FS's structures allow; ``where`` is another kind of URL.
         StorageError: there is no such folder.
     """
-    name, folder = _text("path", path), _text("where", where)
+    name, folder = _normal(_text("path", path)), _text("where", where, longest=_LONGEST_URL)
+    if folder.startswith(_SCHEME):
+        _existing(name, "give the mount point a folder in which os.open finds the files of the server")
+        parse_url(folder)
+        _mounts[name], _servers[name] = name, folder
+        return
     if "://" in folder:
-        raise Unsupported(
-            f"only folders of this machine can be mounted, not {shown(folder)}",
-            fix='mount(path, "/some/folder")',
-            operation="mount",
-        )
-    _mounts[_normal(name)] = _existing(folder, 'name a folder that exists: mount(path, "/some/folder")')
+        raise ValueError(f"a server's URL begins with {_SCHEME}, and a folder's path has no scheme: {shown(folder)}")
+    _mounts[name] = _existing(folder, 'name a folder that exists: mount(path, "/some/folder")')
+    _servers.pop(name, None)
 
 
 def unmount(path: str | os.PathLike[str]) -> None:
@@ -49,7 +58,9 @@ def unmount(path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: there is no such mount point.
     """
-    if _mounts.pop(_normal(_text("path", path)), None) is None:
+    name = _normal(_text("path", path))
+    _servers.pop(name, None)
+    if _mounts.pop(name, None) is None:
         there = ", ".join(sorted(_mounts)) or "nothing"
         raise ValueError(f"{shown(path)} is not mounted; mounted is: {there}")
 
@@ -66,6 +77,17 @@ def folder_of(mount_point: str | os.PathLike[str]) -> str:
     if folder is not None:
         return folder
     return _existing(name, f'mount it: zerohop.compat.hf3fs.mount({name!r}, "/some/folder")')
+
+
+def server_of(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the URL of the server that has what lies at a path, and the path there; two empty texts if none has."""
+    name = _normal(_text("path", path))
+    for point, url in _servers.items():
+        # The system names a file by its real path, whatever links led to it.
+        for folder in (point, str(Path(point).resolve())):
+            if _longest(name, {folder: ""}) is not None:
+                return url, os.path.relpath(name, folder)
+    return "", ""
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -102,14 +124,14 @@ def _normal(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - as above
 
 
-def _text(name: str, path: object) -> str:
+def _text(name: str, path: object, *, longest: int = LONGEST) -> str:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise TypeError(f"{name} is a path, as a string or a Path, not {type(path).__name__}")
     if not text or "\0" in text:
         raise ValueError(f"{name} is a path, not {shown(text)}")
-    if len(os.fsencode(text)) > LONGEST:
-        raise ValueError(f"{name} has at most {LONGEST} bytes, not {len(os.fsencode(text))}")
+    if len(os.fsencode(text)) > longest:
+        raise ValueError(f"{name} has at most {longest} bytes, not {len(os.fsencode(text))}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Holds what this process has of 3FS: the Store of its local folders, registered descriptors, exported memory."""
+"""Holds what this process has of 3FS: Stores of local folders and of servers, descriptors, exported memory."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class State:
         self.lock = threading.Lock()
         self.registered: dict[int, Registered] = {}
         self.exported: dict[bytes, weakref.ref[Memory | View]] = {}
-        self._store: Store | None = None
+        self._stores: dict[str, Store] = {}
 
-    def store(self) -> Store:
-        """Return the Store, which opens at first use, on the process's Context, and closes at exit.
+    def store(self, url: str = "") -> Store:
+        """Return the Store of a server, or of this machine, which opens at first use, on the process's Context.
 
         Raises:
             ValueError: a variable of the environment makes no sense.
@@ -51,18 +51,19 @@ class State:
         """
         log.begin()
         with self.lock:
-            if self._store is None:
+            found = self._stores.get(url)
+            if found is None:
                 # All local folders are parts of one file system tree, and share one engine.
-                self._store = open_store("/", ctx=shared_context())
-            return self._store
+                found = self._stores[url] = open_store(url or "/", ctx=shared_context())
+            return found
 
     def close(self) -> None:
-        """Close the Store, and forget everything."""
+        """Close the Stores, and forget everything."""
         with self.lock:
             self.registered.clear()
             self.exported.clear()
-            store, self._store = self._store, None
-        if store is not None:
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
             store.close()
 
 
