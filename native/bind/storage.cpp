@@ -1,4 +1,5 @@
 // Binds the transfers between files and memory.
+#include "base/pages.hpp"
 #include "bind/files.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -129,6 +130,17 @@ void register_storage(nb::module_& m) {
         .def_prop_ro(
             "moved", [](const PyOpenFile& self) { return self.file->moved(); },
             "The bytes that were moved past the page cache, and through it.");
+
+    m.def(
+        "gather_pages",
+        [](const PyRegion& region) {
+            Pin<Region> pin;
+            if (pin_local(region.get(), pin).ok() && pin->is_host() && pin->nbytes() <= storage::kGatheredBytes) {
+                const Released release;
+                gather_pages(pin->host(), pin->nbytes());
+            }
+        },
+        nb::arg("region"), "Has the system move host memory into huge pages, where it can.");
 
     nb::class_<PyReached>(m, "Reached", "A peer's memory that files are read into and written from without a lane.")
         .def(

@@ -363,3 +363,99 @@ class TestHostile:
             files.append(store.open("data").result(PATIENCE_S))
             for file in files:
                 file.close()
+
+
+@WAYS
+def test_acknowledged_writes_outlive_the_server(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None
+) -> None:
+    """What was acknowledged is there, and what was never asked for is as it was."""
+    before, count = pattern(2, 64 * MIB), 64
+    (tmp_path / "data").write_bytes(before.tobytes())
+    peer, url = served(start_peer, tmp_path, providers)
+    context = open_context(Options(providers=providers))
+    store = open_remote(url, context)
+    file, source = store.open("data", "r+").result(PATIENCE_S), context.alloc(count * MIB)
+    after = pattern(9, count * MIB)
+    source.write_bytes(0, after.tobytes())
+    asked, acknowledged = [], []
+    for block in range(0, count, 2):
+        asked.append((block, file.write_from(source[block * MIB : (block + 1) * MIB], block * MIB)))
+        if block == 32:
+            asked[8][1].result(PATIENCE_S)
+            peer.kill()
+    for block, operation in asked:
+        try:
+            operation.result(PATIENCE_S)
+            acknowledged.append(block)
+        except zh.PeerLost:
+            pass
+    found = np.fromfile(tmp_path / "data", np.uint8)
+    assert len(acknowledged) > 0
+    for block in range(count):
+        part = slice(block * MIB, (block + 1) * MIB)
+        if block in acknowledged:
+            assert (found[part] == after[part]).all(), block
+        elif block % 2:
+            assert (found[part] == before[part]).all(), block
+        else:
+            assert ((found[part] == before[part]) | (found[part] == after[part])).all(), block
+    file.close()
+    store.close()
+
+
+@WAYS
+def test_a_server_that_stands_still(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None
+) -> None:
+    """Operations end at their deadline, and when it goes on, so does everything else."""
+    (tmp_path / "data").write_bytes(pattern(1, 8 * MIB).tobytes())
+    peer, url = served(start_peer, tmp_path, providers)
+    target = np.zeros(8 * MIB, np.uint8)
+    with open_remote(url, open_context(Options(providers=providers))) as store, store.open("data").result() as file:
+        peer.stop()
+        late: list[zh.Operation[Any]] = [file.read_into(target, timeout=0.2), store.open("data")]
+        with pytest.raises(zh.DeadlineExceeded):
+            late[0].result(PATIENCE_S)
+        peer.resume()
+        assert file.read_into(target).result(PATIENCE_S) == 8 * MIB
+        assert (target == pattern(1, 8 * MIB)).all()
+        opened = late[1].result(PATIENCE_S)
+        opened.close()
+
+
+def test_limits_of_the_server(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    """A limit of its process is said so, with what to type; and once there is room, the same call works."""
+    (tmp_path / "data").write_bytes(bytes(PAGE))
+    peer, url = served(start_peer, tmp_path)
+    with open_remote(url, open_context(Options())) as store:
+        first = store.open("data").result(PATIENCE_S)
+        peer.call(Service.leave_descriptors, 0)
+        with pytest.raises(zh.LimitReached, match=r"descriptors.*said by the server.*ulimit -n"):
+            store.open("data").result(PATIENCE_S)
+        assert first.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S) == PAGE
+        peer.call(Service.lift_limits)
+        store.open("data").result(PATIENCE_S).close()
+        first.close()
+
+
+@pytest.mark.slow
+@WAYS
+def test_many_clients_that_die(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, providers: tuple[str, ...] | None
+) -> None:
+    """Nothing of them stays in the server: no descriptor, mapping or block."""
+    (tmp_path / "data").write_bytes(pattern(1, 8 * MIB).tobytes())
+    there = open_context(Options(providers=providers))
+    with storage.Server(tmp_path, ctx=there) as server:
+        for _ in range(20):
+            peers = [start_peer(Options(providers=providers)) for _ in range(3)]
+            for peer in peers:
+                peer.call(Service.use_store, server.url)
+                peer.call(Service.open_file, "data")
+            for peer in peers:
+                peer.start(Service.read_file, 8 * MIB, 1 << 30)
+            for peer in peers:
+                peer.kill()
+            eventually(lambda: server.statistics().clients == 0, "a client stays")
+            eventually(lambda: server.statistics().memory_in_use == 0, "a block stays")

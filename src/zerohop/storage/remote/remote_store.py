@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zerohop._native import FileRing as Completions
-from zerohop.core.face import index_array, parse_url
+from zerohop._native import gather_pages
+from zerohop.core.face import index_array, parse_url, region_of
 from zerohop.errors import EndOfFile, Unsupported, from_native
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
@@ -145,6 +146,7 @@ class RemoteStore(Store):
                 self._on_control_thread(tell, wire.Forget(lent.handle))
             lent.release()
 
+        gather_pages(region_of(memory))
         self._on_control_thread(tell, wire.Keep(lent.handle))
         return Iov(memory, "", release, owned=owned)
 
