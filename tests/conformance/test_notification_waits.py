@@ -95,7 +95,11 @@ def test_a_wait_that_has_told_of_its_notification(open_context: OpenContext, how
     here, there = (open_context(Options(providers=("shm",))) for _ in range(2))
     connection = there.connect(here.url).result(PATIENCE_S)
     there.notify(connection, 7).result(PATIENCE_S)
-    assert here.notification().done() if how == "done" else here.notification().exception(PATIENCE_S) is None
+    wait = here.notification(PATIENCE_S)
+    if how == "done":
+        eventually(wait.done, "it does not come")
+    else:
+        assert wait.exception(PATIENCE_S) is None
     with pytest.raises(zh.WouldBlock):
         here.notification_nowait()
 
@@ -107,7 +111,8 @@ def test_of_a_transport_whose_queue_is_closed(open_context: OpenContext) -> None
     one.connect(two.bind()).result(PATIENCE_S)
     one.write(contexts[0].alloc(8)[:], contexts[1].alloc(8).share("rw"), notify=7).result(PATIENCE_S)
     wait: Any = two.wait_for_write(PATIENCE_S)
-    assert wait._poll()  # as a wait does that is then interrupted
+    # As a wait does that is then interrupted. A look takes what the progress thread has brought to the queue by now.
+    eventually(wait._poll, "it does not come")
     number, engine = wait._number, contexts[1]._core.engine
     one.close()
     two.close()

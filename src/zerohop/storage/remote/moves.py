@@ -199,9 +199,6 @@ class Moves:
                     soon(self.tell, wire.Cancel(number, chosen))
         return found
 
-    def lost(self, link: Link, error: ZerohopError) -> None:
-        """Note that a peer is lost; calls to it have ended by themselves."""
-
     def end(self) -> None:
         """End everything that is under way, and leave the server."""
         for task in list(self._batches):

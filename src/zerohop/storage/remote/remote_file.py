@@ -19,7 +19,9 @@ class RemoteFile:
 
     def __init__(self, number: int, close: Callable[[int], None]) -> None:
         self.number = number
-        self._close = close
+        self._close = close  # last: the destructor looks for it
 
     def __del__(self) -> None:
-        self._close(self.number)
+        close = getattr(self, "_close", None)  # the constructor may have been interrupted
+        if close is not None:
+            close(self.number)

@@ -24,8 +24,7 @@ from zerohop.storage.remote.remote_ring import RemoteRing, check_ranges
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:
-    from zerohop.core.face import Context, Link, Local, Memory, Operation, View
-    from zerohop.errors import ZerohopError
+    from zerohop.core.face import Context, Local, Memory, Operation, View
     from zerohop.storage.file import Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
@@ -235,9 +234,6 @@ class RemoteStore(Store):
         # Any thread drops a file, also one that holds locks: this only queues the message.
         if not self._closed and not self._core.forked:
             self._on_control_thread(self._moves.tell, wire.Close(number))
-
-    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
-        self._moves.lost(link, error)
 
 
 def _own(view: AnyMemory) -> Memory | View:

@@ -49,7 +49,8 @@ class Server(Face):
     here reaches it, and otherwise through its own memory and one-sided writes. The client's processor does nothing.
 
     Whoever may connect to the Context may use the folder: processes of the same user on this host, and with
-    ``listen=`` and a secret others. Thread-safe; a context manager. Nothing needs to be called meanwhile.
+    ``listen=`` and a secret others. Thread-safe; a context manager. Keep a reference to it, and close it: it serves by
+    itself until then.
 
     Attributes:
         context: the Context that clients connect to.
