@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from zerohop.core.face import Memory, View
 
-BLOCK_BYTES: Final = 1 << 20
+# The larger they are, the less the calls for each of them cost; and there are enough that several clients have some.
+_MOST_BYTES: Final = 4 << 20
+_LEAST_BYTES: Final = 64 << 10
+_LEAST_COUNT: Final = 8
 
 
 class Blocks:
@@ -20,11 +23,17 @@ class Blocks:
 
     A client may hold as many as there would be for each if there were one client more. So a client that does not give
     its blocks back, because it has stopped, leaves some to the others and to one that comes.
+
+    Attributes:
+        block_bytes: bytes of a block.
+        clients: clients that may ask for blocks.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._free = [memory[at : at + BLOCK_BYTES] for at in range(0, memory.nbytes - BLOCK_BYTES + 1, BLOCK_BYTES)]
+        wanted = memory.nbytes // _LEAST_COUNT // _LEAST_BYTES * _LEAST_BYTES
+        size = self.block_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, wanted))
+        self._free = [memory[at : at + size] for at in range(0, memory.nbytes - size + 1, size)]
         self._count = len(self._free)
         self._held: Counter[Hashable] = Counter()
         self._waiting: deque[tuple[Hashable, asyncio.Future[View]]] = deque()
@@ -33,7 +42,7 @@ class Blocks:
     @property
     def in_use(self) -> int:
         """Return the bytes of blocks that are lent."""
-        return (self._count - len(self._free)) * BLOCK_BYTES
+        return (self._count - len(self._free)) * self.block_bytes
 
     @contextlib.asynccontextmanager
     async def lent(self, client: Hashable) -> AsyncIterator[Any]:

@@ -11,7 +11,6 @@ from zerohop._native import Status
 from zerohop.core.face import offset_of, region_of
 from zerohop.errors import DeadlineExceeded
 from zerohop.storage.completion import RECORD
-from zerohop.storage.serving.blocks import BLOCK_BYTES
 from zerohop.storage.serving.pieces import Pieces, Results, cut
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Delivery:
         at_once = asyncio.Semaphore(_BLOCKS_AT_ONCE)
         tasks = set()
         try:
-            for pieces in cut(offsets, at, lengths, BLOCK_BYTES):
+            for pieces in cut(offsets, at, lengths, blocks.block_bytes):
                 await at_once.acquire()
                 task = asyncio.ensure_future(self._by_block(blocks, client, pieces))
                 task.add_done_callback(lambda _: at_once.release())

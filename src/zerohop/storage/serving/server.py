@@ -8,7 +8,7 @@ from zerohop.config.checks import check_flag, check_int
 from zerohop.core.face import Face
 from zerohop.errors import Closed
 from zerohop.storage.local_store import LocalStore
-from zerohop.storage.serving.blocks import BLOCK_BYTES, Blocks
+from zerohop.storage.serving.blocks import Blocks
 from zerohop.storage.serving.service import StorageService
 from zerohop.storage.wire import SERVICE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zerohop.errors import ZerohopError
 
 _MEMORY_BYTES: Final = 256 << 20
-_LEAST_BYTES: Final = 4 * BLOCK_BYTES
+_LEAST_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 1 << 40
 _MOST_THREADS: Final = 256
 
