@@ -16,34 +16,19 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
+from support.stores import open_remote, served
 from zerohop import storage
-from zerohop.core.face import call, send
-from zerohop.storage import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.fixtures import OpenContext, StartPeer
-    from support.peer import Peer
     from zerohop.storage.file import Mode
-    from zerohop.storage.remote.remote_store import RemoteStore
 
 WAYS = pytest.mark.parametrize("providers", [None, ("tcp",)], ids=["mapped", "tcp"])
 PAGE = 4096
 MODES: tuple[Mode, ...] = ("r", "w")
-
-
-def open_remote(url: str, context: zh.Context) -> RemoteStore:
-    store: Any = storage.open_store(url, ctx=context)
-    return store  # type: ignore[no-any-return]  # what the URL says
-
-
-def served(
-    start_peer: StartPeer, folder: Path, providers: tuple[str, ...] | None = None, **how: Any
-) -> tuple[Peer, str]:
-    peer = start_peer(Options(providers=providers, sim_devices=1))
-    return peer, peer.call(Service.serve, str(folder), **how)
 
 
 @WAYS
@@ -254,115 +239,6 @@ def test_what_is_served_where(open_context: OpenContext, tmp_path: Path) -> None
     store.close()
     with storage.Server(tmp_path, ctx=there) as server, open_remote(server.url, here) as store:
         assert store.listdir().result(PATIENCE_S) == ["data"]
-
-
-class TestHostile:
-    """A client that speaks to the service itself."""
-
-    def ask(self, store: RemoteStore, body: bytes) -> wire.Answer:
-        async def work() -> wire.Answer:
-            return wire.answer_of(await call(store._moves.link, wire.SERVICE, body))
-
-        return store._defer("hostile", store.deadline_of(PATIENCE_S), work).result(PATIENCE_S)
-
-    def told(self, store: RemoteStore, request: wire.Request) -> str:
-        answer = self.ask(store, wire.encode(request))
-        assert isinstance(answer, wire.Failed), answer
-        return answer.said
-
-    def test_what_no_client_asks(self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
-        _, url = served(start_peer, tmp_path)
-        (tmp_path / "data").write_bytes(bytes(MIB))
-        here, other = open_context(Options()), open_context(Options())
-        with open_remote(url, here) as store:
-            file = store.open("data").result(PATIENCE_S)
-            number = file.native().number
-            memory, foreign = here.alloc(PAGE), other.alloc(PAGE)
-            handle = bytes(memory.share("rw"))
-
-            def move(**changed: Any) -> wire.Move:
-                numbers = {
-                    name: np.array([changed.pop(name, usual)], "<i8").tobytes()
-                    for name, usual in (("offsets", 0), ("at", 0), ("lengths", PAGE))
-                }
-                usual = {"number": 1, "file": number, "writes": False, "priority": 1, "handle": handle, "seconds": 0.0}
-                return wire.Move(**{**usual, **numbers, **changed})
-
-            for asked, said in (
-                (move(file=number + 1), "no such open file"),
-                (move(at=1), "does not lie within the memory"),
-                (move(at=-1), "does not lie within the memory"),
-                (move(lengths=-1), "does not lie within the memory"),
-                (move(lengths=1 << 62), "does not lie within the memory"),
-                (move(offsets=-1), "does not lie within the memory"),
-                (move(offsets=(1 << 63) - 1), "does not lie within the memory"),
-                (move(handle=bytes(foreign.share("rw"))), "belongs to another Context"),
-                (move(handle=b"zerohop"), "malformed RemoteBuffer"),
-                (move(writes=True), 'opened with mode "r"'),
-                (wire.Move(1, number, False, 1, handle, bytes(16), bytes(8), bytes(8), 0.0), "different lengths"),
-                (wire.Move(1, number, False, 1, handle, bytes(7), bytes(7), bytes(7), 0.0), "multiple of element size"),
-                (wire.FileCall("close", number, []), "no such call"),
-                (wire.FileCall("truncate", number, []), "no such call"),
-                (wire.FileCall("truncate", number, [-1]), "must be from 0"),
-                (wire.FolderCall("rename", [b"data"]), "no such call"),
-                (wire.FolderCall("system", [b"data"]), "no such call"),
-                (wire.Open(b"data", "a", None), "mode is"),
-                (wire.Open(b"a\0b", "r", None), "null character"),
-            ):
-                assert said in self.told(store, asked), asked
-            revoked = memory.share("rw")
-            memory.revoke(revoked)
-            assert "revoked" in self.told(store, move(handle=bytes(revoked)))
-            reading = here.alloc(PAGE).share("r")
-            answer = self.ask(store, wire.encode(move(handle=bytes(reading))))
-            assert isinstance(answer, (wire.Failed, wire.Moved))
-            assert isinstance(answer, wire.Failed) or answer.outcomes
-            for body in (b"", b"\xc1", b"zerohop" * 100, wire.encode(wire.Value(1))):
-                with pytest.raises(zh.Unsupported, match="malformed"):
-                    self.ask(store, body)
-            # After all that the same client is served as before.
-            assert file.read_into(memory).result(PATIENCE_S) == PAGE
-            file.close()
-
-    def test_floods(self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
-        """Calls beyond the limit are refused, and others are served."""
-        _, url = served(start_peer, tmp_path)
-        (tmp_path / "data").write_bytes(bytes(MIB))
-        with open_remote(url, open_context(Options())) as store, open_remote(url, open_context(Options())) as other:
-            body = wire.encode(wire.Open(b"data", "r", None))
-            link = store._moves.link
-
-            async def flood() -> list[str]:
-                import asyncio
-
-                asked: list[Coroutine[Any, Any, bytes]] = [call(link, wire.SERVICE, body) for _ in range(2000)]
-                answers = await asyncio.gather(*asked, return_exceptions=True)
-                for _ in range(2000):
-                    send(link, wire.SERVICE, wire.encode(wire.Close(1)))
-                return [type(each).__name__ for each in answers]
-
-            kinds = store._defer("flood", store.deadline_of(PATIENCE_S), flood)
-            for _ in range(20):
-                with other.open("data").result(PATIENCE_S) as file:
-                    assert file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S) == PAGE
-            assert set(kinds.result(PATIENCE_S)) <= {"bytes", "AccessDenied"}
-
-    def test_too_many_files(
-        self, open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, monkeypatch: Any
-    ) -> None:
-        monkeypatch.setattr("zerohop.storage.serving.client.MOST_FILES", 8)
-        (tmp_path / "data").write_bytes(bytes(MIB))
-        server = storage.Server(tmp_path, ctx=open_context(Options()))
-        with server, open_remote(server.url, open_context(Options())) as store:
-            files = [store.open("data").result(PATIENCE_S) for _ in range(8)]
-            with pytest.raises(zh.StorageError, match="a client may have") as caught:
-                store.open("data").result(PATIENCE_S)
-            assert caught.value.errno == errno.EMFILE
-            files.pop().close()
-            eventually(lambda: server.statistics().files == 7, "it is not closed")
-            files.append(store.open("data").result(PATIENCE_S))
-            for file in files:
-                file.close()
 
 
 @WAYS

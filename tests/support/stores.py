@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.options import Options
+from support.service import Service
 from zerohop import storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import zerohop as zh
+    from support.fixtures import StartPeer
+    from support.peer import Peer
+    from zerohop.storage.remote.remote_store import RemoteStore
 
 LOCAL = ("auto", "threads")
 # A server that maps the client's memory, and one that knows it over sockets only.
@@ -37,3 +43,17 @@ def opened(folder: Path, how: str) -> Iterator[storage.Store]:
 def is_served(store: storage.Store) -> bool:
     """Whether a server carries out the transfers."""
     return store.folder.startswith("zerohop://")
+
+
+def open_remote(url: str, context: zh.Context) -> RemoteStore:
+    """The Store of a server."""
+    store: Any = storage.open_store(url, ctx=context)
+    return store  # type: ignore[no-any-return]  # what the URL says
+
+
+def served(
+    start_peer: StartPeer, folder: Path, providers: tuple[str, ...] | None = None, **how: Any
+) -> tuple[Peer, str]:
+    """A peer that serves a folder, and its URL."""
+    peer = start_peer(Options(providers=providers, sim_devices=1))
+    return peer, peer.call(Service.serve, str(folder), **how)
