@@ -28,6 +28,9 @@ _USUAL: Final = {18: _NOFILE, 31: "RLIMIT_MEMLOCK", 46: "fs.epoll.max_user_watch
 _NEAR: Final = 16
 # Bytes of a thread's stack if neither Python nor a limit says how many (glibc on x86-64).
 _LEAST_STACK: Final = 2 << 20
+# Address space that whatever has failed may have given back before it is looked at: a block of Python's, of 1 MiB, and
+# what the C library keeps for a thread, and other threads for theirs.
+_GIVEN_BACK: Final = 16 << 20
 
 
 class Limit(NamedTuple):
@@ -65,7 +68,7 @@ def of_memory() -> Limit | None:
 def of_threads() -> Limit:
     """Return the limit behind a thread that could not be started."""
     threads, space = _rlimit("RLIMIT_NPROC"), _finite("RLIMIT_AS")
-    if space is not None and _mapped_bytes() + _stack_bytes() > space.value:
+    if space is not None and _mapped_bytes() + _stack_bytes() + _GIVEN_BACK > space.value:
         return space
     for group in _control_groups():
         allowed = _number(group / "pids.max")

@@ -23,6 +23,7 @@ from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
 from support.world import PROVIDERS, Target
+from zerohop import limits
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
@@ -294,6 +295,15 @@ class TestImportingMemory:
         assert here.read(new.handle, into.memory).result(PATIENCE_S) == PAGE
         assert here.statistics().connections == 1
         into.close()
+
+
+def test_a_thread_that_found_no_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of address space is named, also where some was given back since; where there is plenty it is not."""
+    mapped = limits._mapped_bytes()
+    for free, expected in ((0, "RLIMIT_AS"), (limits._stack_bytes() + 3 * MIB, "RLIMIT_AS"), (1 << 40, "RLIMIT_NPROC")):
+        space = limits.Limit("RLIMIT_AS", mapped + free, "")
+        monkeypatch.setattr(limits, "_finite", lambda _, space=space: space)
+        assert limits.of_threads().name == expected
 
 
 @pytest.mark.parametrize("face", ["Context", "Transport"])
