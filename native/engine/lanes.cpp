@@ -50,6 +50,7 @@ void Engine::lose_peer(Peer& peer, Outcome outcome) {
         }
         events_->push(static_cast<uint64_t>(peer.id()));
         wake_waiters();
+        poller_.kick(); // a tick closes its lanes; another thread than the poller's may have found the loss
     }
 }
 

@@ -196,6 +196,17 @@ TEST_CASE("flows: they carry pieces of large transfers, and a peer that sends an
     }
 }
 
+TEST_CASE("flows: a peer that a thread of flows finds lost takes its lanes with it, whatever the poller sleeps for") {
+    for (int round = 0; round < 60; ++round) {
+        Flows flows;
+        // Beside a tick, after which nothing is to be done any more.
+        std::this_thread::sleep_for(std::chrono::microseconds(300 * round));
+        flows.b.engine->lose_peer(*flows.b.peer, kMalformed);
+        REQUIRE(eventually([&] { return !flows.b.lane->state().ok(); }));
+        CHECK(flows.b.lane->state() == kMalformed);
+    }
+}
+
 TEST_CASE("flows: an engine that closes in the middle ends its operations, and its memory is free") {
     for (int round = 0; round < 20; ++round) {
         auto flows = std::make_unique<Flows>(round % 5 + 1);

@@ -202,11 +202,13 @@ class Face(AsyncCloseable):
         self,
         kind: str,
         deadline_ns: int,
-        work: Callable[[], Coroutine[Any, Any, T]],
+        work: Callable[..., Coroutine[Any, Any, T]],
         *,
         nbytes: int = 0,
         keep: object = None,
         path: Any = None,
+        peer: str = "",
+        wants_operation: bool = False,
         at_end: Callable[[], object] | None = None,
     ) -> Operation[T]:
         """Return an Operation whose value is that of a coroutine, which the control thread runs.
@@ -218,9 +220,22 @@ class Face(AsyncCloseable):
             nbytes: bytes that it moves.
             keep: stays alive until the operation has ended.
             path: what ``explain()`` tells of.
+            peer: id of the peer's Context; a flush to it waits for this operation.
+            wants_operation: ``work`` takes the operation, and may tell it which others move its bytes (``made_of``).
             at_end: called on the control thread when ``work`` has ended or was cancelled.
         """
-        return defer(self._core, kind, nbytes, deadline_ns, work, keep, path=path, at_end=at_end)
+        return defer(
+            self._core,
+            kind,
+            nbytes,
+            deadline_ns,
+            work,
+            keep,
+            peer=peer,
+            path=path,
+            wants_operation=wants_operation,
+            at_end=at_end,
+        )
 
     def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
         """Have the native methods post to the peer of a group, and notify the peer's ``queue``; 0: its Context's own.

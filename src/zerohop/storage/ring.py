@@ -122,7 +122,7 @@ class Ring:
             raise ValueError(f"the file {file.path!r} was opened in another Store than the ring")
         memory = self.store.memory_of(view)
         file.check_access(memory, "prepare", writes=not self.for_read)
-        where = self.store.place_of(file, memory, writes=not self.for_read)
+        file.native()  # raises Closed now, before anything is looked at
         places = index_array(offsets, "offsets")
         sizes, starts = index_array(lengths, "lengths"), index_array(at, "offsets in the memory")
         numbers = np.arange(places.size) if userdata is None else index_array(userdata, "userdata")
@@ -134,7 +134,10 @@ class Ring:
         with self._lock:
             self._check()
             room = self.entries - self._native.taken_up - self._native.prepared
-            if len(holes) + places.size > room or not self._native.prepare(*where, places, starts, sizes, numbers):
+            # The memory is lent to a server last, because a refused call is to leave nothing behind.
+            if len(holes) + places.size > room or not self._native.prepare(
+                *self.store.place_of(file, memory, writes=not self.for_read), places, starts, sizes, numbers
+            ):
                 raise WouldBlock(
                     f"the ring has {self.entries} entries, which are taken",
                     fix="take results with wait(), or make the ring larger",

@@ -22,7 +22,9 @@ MOST_FILES: Final = 4096
 # Bytes of names in one answer of listdir.
 PAGE_BYTES: Final = 48 << 10
 
-Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=4096)]
+# Bytes of the longest path that Linux takes, without the zero at its end.
+LONGEST_PATH: Final = 4095
+Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LONGEST_PATH)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
 Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]

@@ -52,13 +52,7 @@ class Lending:
     transfer, because a handle keeps its memory alive.
     """
 
-    def __init__(
-        self,
-        lend: Callable[..., RemoteBuffer],
-        take_back: Callable[[Memory | View, RemoteBuffer], None],
-    ) -> None:
-        self._lend = lend
-        self._take_back = take_back
+    def __init__(self) -> None:
         # Memory that stands for an array for the length of a call.
         self._passing: weakref.WeakSet[Memory | View] = weakref.WeakSet()
 
@@ -66,8 +60,17 @@ class Lending:
         """Note that memory stands for an array."""
         self._passing.add(memory)
 
-    def lent(self, view: Memory | View, *, writes: bool) -> Lent:
+    def lent(
+        self,
+        lend: Callable[..., RemoteBuffer],
+        take_back: Callable[[Memory | View, RemoteBuffer], None],
+        view: Memory | View,
+        *,
+        writes: bool,
+    ) -> Lent:
         """Lend memory to be read by the server, if it writes a file, or else to be written to.
+
+        ``lend`` and ``take_back`` are those of Face.
 
         Raises:
             ValueError: the memory does not have such rights.
@@ -77,7 +80,7 @@ class Lending:
         rights: Rights = "r" if writes else "w"
         if not once and not view.readonly:
             rights = "rw"
-        handle = self._lend(view, rights, once=once)
+        handle = lend(view, rights, once=once)
         if once:
-            return Lent(view, bytes(handle), 0, lambda: self._take_back(view, handle))
+            return Lent(view, bytes(handle), 0, lambda: take_back(view, handle))
         return Lent(view, bytes(handle), offset_of(view), None)

@@ -51,6 +51,7 @@ class RemoteRing:
         completions: Completions,
         begin: Callable[[RemoteRing, Batch], None],
         cancel: Callable[[RemoteRing, int | None], int],
+        give_back: Callable[[Lent], None],
         entries: int,
         *,
         writes: bool,
@@ -59,10 +60,10 @@ class RemoteRing:
         self._completions = completions
         self._begin = begin
         self._cancel_begun = cancel
+        self._give_back = give_back
         self._entries = entries
         self._added: deque[Batch] = deque()
         self._prepared = 0
-        self._closed = False
         self.writes = writes
         self.priority = priority
         self.take = completions.take
@@ -156,12 +157,15 @@ class RemoteRing:
 
     def complete(self, records: np.ndarray[Any, Any]) -> None:
         """Give transfers that have begun their results."""
-        if not self._closed:
-            self._completions.complete(records.tobytes())
+        self._completions.complete(records.tobytes())
+
+    def __del__(self) -> None:
+        # The constructor may have raised. Destructors take no locks, which giving memory back does.
+        for batch in getattr(self, "_added", ()):
+            self._give_back(batch.lent)
 
     def close(self) -> None:
         """Drop what was added, and what has not begun."""
-        self._closed = True
         for batch in self._added:
             batch.lent.release()
         self._added.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +12,19 @@ import numpy as np
 from zerohop._native import FileRing as Completions
 from zerohop._native import gather_pages
 from zerohop.core.face import index_array, parse_url, region_of
-from zerohop.errors import EndOfFile, Unsupported, from_native
+from zerohop.errors import CANCELLED, Closed, EndOfFile, Unsupported, ZerohopError, from_native
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 from zerohop.storage.file import File
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.operation import ServedPath
+from zerohop.storage.remote.begun import Begun
 from zerohop.storage.remote.lending import Lending
 from zerohop.storage.remote.moves import Moves
 from zerohop.storage.remote.remote_file import RemoteFile
 from zerohop.storage.remote.remote_ring import RemoteRing, check_ranges
+from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from zerohop.storage.file import Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
+    from zerohop.storage.remote.lending import Lent
+    from zerohop.storage.remote.remote_ring import Batch
 
 _PRIORITY_NORMAL = 1
 
@@ -44,11 +50,17 @@ class RemoteStore(Store):
         where = parse_url(url)
         super().__init__(ctx, settings, timeout)
         self.url = self.folder = url
-        self._lending = Lending(self._lend, self._take_back)
+        self._lending = Lending()
+        # Numbers of the files that are open at the server. On the control thread.
+        self._open_files: set[int] = set()
 
         async def begin() -> tuple[Moves, wire.Welcome]:
-            moves = Moves(await self._connect(where))
-            return moves, await moves.begin()
+            moves = Moves.over(await self._connect(where))
+            try:
+                return moves, await moves.begin()
+            except BaseException:  # of a deadline, among others: the server may have heard the greeting
+                moves.leave()
+                raise
 
         try:
             self._moves, welcome = self._defer("open_store", self._deadline(None), begin).result()
@@ -90,12 +102,17 @@ class RemoteStore(Store):
 
     def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
         """Do ``Store.open_file``."""
-        request = wire.Open(os.fsencode(path), mode, direct)
+        request = wire.Open(_encoded(path, "open"), mode, direct)
         close = self._close_file
 
         async def work() -> File:
-            answer = await self._moves.ask(request, "open", path)
-            return File(self, path, mode, RemoteFile(answer.value, close))
+            self.check_usable()
+            number = (await self._moves.ask(request, "open", path)).value
+            if self._closed:
+                self._moves.tell(wire.Close(number))
+                self.check_usable()
+            self._open_files.add(number)
+            return File(self, path, mode, RemoteFile(number, close))
 
         return self._ask("open", work)
 
@@ -110,9 +127,10 @@ class RemoteStore(Store):
 
     def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
         """Do ``Store.folder_call``."""
-        request = wire.FolderCall(kind, [os.fsencode(path) for path in paths])
+        request = wire.FolderCall(kind, [_encoded(path, kind) for path in paths])
 
         async def work() -> Any:
+            self.check_usable()
             if kind != "listdir":
                 return _value_of(await self._moves.ask(request, kind, paths[0]))
             found: list[str] = []
@@ -131,13 +149,14 @@ class RemoteStore(Store):
         request = wire.FileCall(kind, native.number, list(args))
 
         async def work() -> Any:
+            self.check_usable()
             return _value_of(await self._moves.ask(request, kind, file.path, native))
 
         return self._ask(kind, work)
 
     def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
         """Return an Iov of memory. The server has its system keep the pages at hand, if it reaches them."""
-        lent = self._lending.lent(memory, writes=memory.readonly)
+        lent = self._lending.lent(self._lend, self._take_back, memory, writes=memory.readonly)
         tell = self._moves.tell
 
         def release() -> None:
@@ -152,21 +171,26 @@ class RemoteStore(Store):
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return a ring whose transfers the server carries out."""
         completions = Completions(self._core.engine, entries)
-        moves = self._moves
-        begin, cancel = moves.begin_batch, moves.cancel_batches
+        begun = Begun(self._moves)
 
-        def begin_soon(ring: RemoteRing, batch: Any) -> None:
-            self._on_control_thread(begin, ring, batch)
+        def begin(ring: RemoteRing, batch: Batch) -> None:
+            run = begun.add(ring, batch)
+            # An operation of its own, for which a flush waits: the server uses the memory until it has ended.
+            self._defer("serve", 0, run, keep=batch, peer=self._moves.link.peer, at_end=batch.lent.release)
 
-        def cancel_soon(ring: RemoteRing, number: int | None) -> int:
-            return cancel(ring, number, self._on_control_thread)
+        def cancel(_: RemoteRing, number: int | None) -> int:
+            return begun.cancel(number, self._on_control_thread)
 
-        return RemoteRing(completions, begin_soon, cancel_soon, entries, writes=writes, priority=priority)
+        def give_back(lent: Lent) -> None:
+            if not self._core.forked:
+                self._on_control_thread(lent.release)
+
+        return RemoteRing(completions, begin, cancel, give_back, entries, writes=writes, priority=priority)
 
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the file's number, and the memory that was lent."""
         native = file.native()
-        lent = self._lending.lent(_own(view), writes=writes)
+        lent = self._lending.lent(self._lend, self._take_back, _own(view), writes=writes)
         return native, lent, lent.start, view.nbytes
 
     def transfer(
@@ -190,20 +214,63 @@ class RemoteStore(Store):
         ends = (view.device, "file") if writes else ("file", view.device)
         path = ServedPath(file.path, ends, self._moves.link.peer)
         deadline_ns = self._deadline(timeout)
-        lent = self._lending.lent(_own(view), writes=writes)
+        lent = self._lending.lent(self._lend, self._take_back, _own(view), writes=writes)
 
-        async def work() -> int:
-            ranges = offsets, at + lent.start, lengths
-            records = await self._moves.move(
-                native, lent, ranges, writes=writes, priority=_PRIORITY_NORMAL, deadline_ns=deadline_ns, path=path
-            )
-            return _joined(records, nbytes, kind, file.path, whole=not (short or writes))
+        peer = self._moves.link.peer
+        moving = Transfer(
+            self._moves,
+            native,
+            lent,
+            (offsets, at + lent.start, lengths),
+            writes=writes,
+            priority=_PRIORITY_NORMAL,
+            deadline_ns=deadline_ns,
+            path=path,
+        )
+        began: list[Operation[Any]] = []
 
-        keep = view, native
-        return self._defer(kind, deadline_ns, work, nbytes=nbytes, keep=keep, path=path, at_end=lent.release)
+        async def work(operation: Any) -> int:
+            self.check_usable()
+            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+            async def serve() -> None:
+                try:
+                    answer: Any = await moving.run()
+                except (ZerohopError, ValueError) as error:
+                    answer = error
+                if not answered.done():
+                    answered.set_result(answer)
+
+            # The server uses the memory until this one has ended, also if the other has a deadline or is cancelled.
+            began.append(self._defer("serve", 0, serve, keep=(view, native), peer=peer, at_end=lent.release))
+            operation.made_of(began)
+            try:
+                answer = await answered
+            except asyncio.CancelledError:
+                moving.cancel()
+                raise
+            if isinstance(answer, Exception):
+                raise answer
+            return self._joined(answer, nbytes, kind, file.path, whole=not (short or writes))
+
+        def at_end() -> None:
+            if not began:  # it was cancelled, or too late, before that
+                lent.release()
+
+        return self._defer(
+            kind,
+            deadline_ns,
+            work,
+            nbytes=nbytes,
+            keep=(view, native),
+            path=path,
+            peer=peer,
+            wants_operation=True,
+            at_end=at_end,
+        )
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the store. What is under way ends with Closed; the server closes its files.
+        """End the store. What is under way ends with Closed, or as usual; the server closes its files.
 
         Args:
             timeout: seconds that closing a Context of its own may take.
@@ -212,7 +279,7 @@ class RemoteStore(Store):
             self._closed = True
             self._leave_context()
             if not self._core.forked:
-                self._on_control_thread(self._moves.end)
+                self._on_control_thread(self._leave)
         self._close_context(timeout)
 
     def __del__(self) -> None:
@@ -220,7 +287,7 @@ class RemoteStore(Store):
         if not self._closed:
             self._closed = True
             if not self._core.forked:
-                self._on_control_thread(self._moves.end)
+                self._on_control_thread(self._leave)
             self._drop_context()
 
     def __repr__(self) -> str:
@@ -230,10 +297,49 @@ class RemoteStore(Store):
         self.check_usable()
         return self._defer(kind, self._deadline(None), work)
 
+    def _joined(self, records: Any, nbytes: int, kind: str, path: str, *, whole: bool) -> int:
+        """Return the sum of all bytes; raise the error of the first range that failed."""
+        done = int(records["done"].sum())
+        failed = np.flatnonzero(records["status"])
+        if failed.size:
+            first = records[failed[0]]
+            if first["result"] < 0:
+                raise of_errno(-int(first["result"]), kind, path, bytes_done=done)
+            if first["status"] == CANCELLED:  # nobody has asked for that but close()
+                raise Closed("the Store was closed", operation=kind, bytes_done=done)
+            raise from_native(int(first["status"]), int(first["reason"]), operation=kind, bytes_done=done)
+        if whole and done < nbytes:
+            raise EndOfFile(
+                f"the file ends before the range does: {path!r}",
+                filename=path,
+                fix="compare offset and length with file.size; or pass short=True, and look at the result",
+                operation=kind,
+                bytes_done=done,
+            )
+        return done
+
     def _close_file(self, number: int) -> None:
         # Any thread drops a file, also one that holds locks: this only queues the message.
-        if not self._closed and not self._core.forked:
-            self._on_control_thread(self._moves.tell, wire.Close(number))
+        if not self._core.forked:
+            self._on_control_thread(self._forget_file, number)
+
+    def _forget_file(self, number: int) -> None:
+        if number in self._open_files:
+            self._open_files.discard(number)
+            self._moves.tell(wire.Close(number))
+
+    def _leave(self) -> None:
+        for number in list(self._open_files):
+            self._forget_file(number)
+        self._moves.leave()
+
+
+def _encoded(path: str, kind: str) -> bytes:
+    """Return a path as messages have it; raise StorageError if it is longer than the system takes."""
+    encoded = os.fsencode(path)
+    if len(encoded) > wire.LONGEST_PATH:
+        raise of_errno(errno.ENAMETOOLONG, kind, path[:100] + "…")
+    return encoded
 
 
 def _own(view: AnyMemory) -> Memory | View:
@@ -249,23 +355,3 @@ def _value_of(answer: Any) -> Any:
     first = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
     times = [int(value[name]) for name in ("st_atime", "st_mtime", "st_ctime")]
     return os.stat_result([*(value[name] for name in first), *times], value)
-
-
-def _joined(records: Any, nbytes: int, kind: str, path: str, *, whole: bool) -> int:
-    """Return the sum of all bytes; raise the error of the first range that failed."""
-    done = int(records["done"].sum())
-    failed = np.flatnonzero(records["status"])
-    if failed.size:
-        first = records[failed[0]]
-        if first["result"] < 0:
-            raise of_errno(-int(first["result"]), kind, path, bytes_done=done)
-        raise from_native(int(first["status"]), int(first["reason"]), operation=kind, bytes_done=done)
-    if whole and done < nbytes:
-        raise EndOfFile(
-            f"the file ends before the range does: {path!r}",
-            filename=path,
-            fix="compare offset and length with file.size; or pass short=True, and look at the result",
-            operation=kind,
-            bytes_done=done,
-        )
-    return done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop.core.face import RemoteBuffer
@@ -12,7 +12,7 @@ from zerohop.storage.failures import of_errno
 from zerohop.storage.wire import MOST_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from typing import TypeAlias
 
     from zerohop._native import Reached
@@ -51,14 +51,17 @@ class Client:
         moves: the deliveries that are under way, by their number.
     """
 
-    def __init__(self, link: Link, store: LocalStore) -> None:
+    def __init__(self, link: Link, store: LocalStore, numbers: Iterator[int]) -> None:
         self.link = link
         self._store = store
         self.stores = self.calls = 0
         self.moves: dict[int, Delivery] = {}
         self._files: dict[int, File] = {}
-        self._next = 0
-        self._kept: dict[bytes, tuple[Reached, int]] = {}
+        self._ended = False
+        self._numbers = numbers
+        # How often each handle is to be kept. A Forget may come while a Keep is still being carried out.
+        self._wanted: Counter[bytes] = Counter()
+        self._kept: dict[bytes, Reached] = {}
         self._known: OrderedDict[bytes, Known] = OrderedDict()
 
     @property
@@ -73,9 +76,12 @@ class Client:
             raise of_errno(
                 errno.EMFILE, "open", file.path, said=f"a client may have {MOST_FILES} files open", fix="close some"
             )
-        self._next += 1
-        self._files[self._next] = file
-        return self._next
+        if self._ended:
+            file.close()
+            raise of_errno(errno.EBADF, "open", file.path, said="the client has left")
+        number = next(self._numbers)
+        self._files[number] = file
+        return number
 
     def file(self, number: int) -> File:
         """Return an open file; raise StorageError (EBADF) if there is none of this number."""
@@ -112,25 +118,27 @@ class Client:
 
     async def keep(self, handle: bytes, reach: Reach) -> None:
         """Have the system keep the pages of the client's memory at hand, if it reaches them; errors as ``memory``."""
+        if len(self._wanted) >= _MOST_HANDLES:
+            return
+        self._wanted[handle] += 1
         reached = (await self.memory(handle, reach)).reached
-        kept = self._kept.get(handle)
-        if kept is not None:
-            self._kept[handle] = kept[0], kept[1] + 1
-        elif reached is not None and len(self._kept) < _MOST_HANDLES:
+        if reached is not None and not self._ended and self._wanted[handle] > 0 and handle not in self._kept:
+            self._kept[handle] = reached
             self._store.keep(reached)
-            self._kept[handle] = reached, 1
 
     def forget(self, handle: bytes) -> None:
         """End what ``keep`` began."""
-        reached, times = self._kept.pop(handle, (None, 0))
-        if times > 1 and reached is not None:
-            self._kept[handle] = reached, times - 1
-        elif reached is not None:
-            self._store.let_go(reached)
+        self._wanted[handle] -= 1
+        if self._wanted[handle] <= 0:
+            del self._wanted[handle]
+            reached = self._kept.pop(handle, None)
+            if reached is not None:
+                self._store.let_go(reached)
 
     def end(self) -> None:
         """Give everything up, because the client is gone."""
-        for reached, _ in self._kept.values():
+        self._ended = True
+        for reached in self._kept.values():
             self._store.let_go(reached)
         self._kept.clear()
         for delivery in self.moves.values():

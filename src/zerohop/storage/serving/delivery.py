@@ -14,7 +14,7 @@ from zerohop.storage.completion import RECORD
 from zerohop.storage.serving.pieces import Pieces, Results, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from zerohop._native import OpenFile, Reached
     from zerohop.core.face import RemoteBuffer
@@ -36,13 +36,22 @@ class Delivery:
     """
 
     def __init__(
-        self, store: LocalStore, file: OpenFile, memory: RemoteBuffer, *, writes: bool, priority: int, deadline_ns: int
+        self,
+        store: LocalStore,
+        file: OpenFile,
+        memory: RemoteBuffer,
+        *,
+        writes: bool,
+        priority: int,
+        deadline_ns: int,
+        settle: Callable[[], Awaitable[object]],
     ) -> None:
         self._store = store
         self._file = file
         self._memory = memory
         self._writes = writes
         self._priority = priority
+        self._settle = settle
         self._deadline_ns = deadline_ns
         # Ranges that were cancelled; None: all.
         self._cancelled: set[int] | None = set()
@@ -109,9 +118,14 @@ class Delivery:
         if not some.size:
             return
         if self._writes:
-            await context.read_list(self._memory, block, there, here, sizes, timeout=seconds)
+            operation = context.read_list(self._memory, block, there, here, sizes, timeout=seconds)
         else:
-            await context.write_list(block, self._memory, here, there, sizes, timeout=seconds)
+            operation = context.write_list(block, self._memory, here, there, sizes, timeout=seconds)
+        try:
+            await operation
+        finally:
+            if operation.memory_in_use:  # it ran out of time: another client must not have the block before that
+                await self._settle()
 
     async def _through_ring(
         self, pieces: Pieces, memory: Any, part_offset: int, part_nbytes: int, at: Numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop._native import Status
-from zerohop.core.face import Refusal, start_of
+from zerohop.core.face import Refusal, random_bytes, start_of
 from zerohop.errors import ProtocolError, StorageError, ZerohopError
 from zerohop.storage import file_calls, names, wire
 from zerohop.storage.failures import of_errno
@@ -19,7 +20,7 @@ from zerohop.storage.serving.client import Client
 from zerohop.storage.serving.delivery import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from zerohop.core.face import Link
     from zerohop.storage.local_store import LocalStore
@@ -44,10 +45,12 @@ class StorageService:
         blocks: Blocks,
         reach: Reach,
         in_thread: Callable[..., Coroutine[Any, Any, Any]],
+        settle: Callable[[Link], Awaitable[object]],
         *,
         read_only: bool,
         threads: int,
     ) -> None:
+        self._settle = settle
         self._store = store
         self._blocks = blocks
         self._reach = reach
@@ -57,6 +60,8 @@ class StorageService:
         self._threads = asyncio.Semaphore(threads)
         self.clients: dict[Link, Client] = {}
         self.bytes_read = self.bytes_written = 0
+        # Numbers of files are never used again, nor are those of another server of this Context.
+        self._numbers = itertools.count(int.from_bytes(random_bytes(5), "big") << 20)
 
     def __call__(self, link: Link, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
         """Answer a call of a client."""
@@ -66,7 +71,9 @@ class StorageService:
             raise Refusal(Status.UNSUPPORTED, error.reason) from None
         client = self.clients.get(link)
         if client is None:
-            client = self.clients[link] = Client(link, self._store)
+            if not isinstance(request, wire.Hello):
+                raise Refusal(Status.PEER_LOST, "the server has ended, or the Store was closed: open_store() again")
+            client = self.clients[link] = Client(link, self._store, self._numbers)
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
             store = self._store
@@ -86,7 +93,8 @@ class StorageService:
         if isinstance(request, wire.Cancel):
             delivery = client.moves.get(request.number)
             if delivery is not None:
-                delivery.cancel(np.frombuffer(request.ranges, _INT64) if request.ranges else None)
+                whole = request.ranges[: len(request.ranges) // 8 * 8]
+                delivery.cancel(np.frombuffer(whole, _INT64) if request.ranges else None)
             return b""
         if client.calls >= wire.MOST_CALLS:
             raise Refusal(Status.ACCESS_DENIED, f"more than {wire.MOST_CALLS} calls of one client at a time")
@@ -162,6 +170,7 @@ class StorageService:
             writes=request.writes,
             priority=request.priority,
             deadline_ns=deadline_ns,
+            settle=lambda: self._settle(client.link),
         )
         if request.number in client.moves:
             raise ValueError(f"number {request.number} is taken")
