@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from zerohop.core.face import Context, Local, Memory, Operation, View
     from zerohop.storage.file import Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
@@ -106,8 +109,8 @@ class RemoteStore(Store):
         close = self._close_file
 
         async def work() -> File:
-            self.check_usable()
-            number = (await self._moves.ask(request, "open", path)).value
+            with self._unless_closed():
+                number = (await self._moves.ask(request, "open", path)).value
             if self._closed:
                 self._moves.tell(wire.Close(number))
                 self.check_usable()
@@ -129,13 +132,16 @@ class RemoteStore(Store):
         """Do ``Store.folder_call``."""
         request = wire.FolderCall(kind, [_encoded(path, kind) for path in paths])
 
+        async def ask() -> Any:
+            with self._unless_closed():
+                return await self._moves.ask(request, kind, paths[0])
+
         async def work() -> Any:
-            self.check_usable()
             if kind != "listdir":
-                return _value_of(await self._moves.ask(request, kind, paths[0]))
+                return _value_of(await ask())
             found: list[str] = []
             while True:
-                answer = await self._moves.ask(request, kind, paths[0])
+                answer = await ask()
                 found += map(os.fsdecode, answer.names)
                 if not answer.more:
                     return found
@@ -149,8 +155,8 @@ class RemoteStore(Store):
         request = wire.FileCall(kind, native.number, list(args))
 
         async def work() -> Any:
-            self.check_usable()
-            return _value_of(await self._moves.ask(request, kind, file.path, native))
+            with self._unless_closed():
+                return _value_of(await self._moves.ask(request, kind, file.path, native))
 
         return self._ask(kind, work)
 
@@ -249,8 +255,9 @@ class RemoteStore(Store):
             except asyncio.CancelledError:
                 moving.cancel()
                 raise
-            if isinstance(answer, Exception):
-                raise answer
+            with self._unless_closed():
+                if isinstance(answer, Exception):
+                    raise answer
             return self._joined(answer, nbytes, kind, file.path, whole=not (short or writes))
 
         def at_end() -> None:
@@ -292,6 +299,16 @@ class RemoteStore(Store):
 
     def __repr__(self) -> str:
         return f"<Store {self.url!r}{', closed' if self._closed else ''}>"
+
+    @contextlib.contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Raise Closed instead of what the server says of a Store that was closed here meanwhile."""
+        self.check_usable()
+        try:
+            yield
+        except ZerohopError:
+            self.check_usable()
+            raise
 
     def _ask(self, kind: str, work: Any) -> Operation[Any]:
         self.check_usable()

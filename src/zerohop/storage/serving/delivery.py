@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from zerohop.storage.completion import RECORD
 from zerohop.storage.serving.pieces import Pieces, Results, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Hashable
 
     from zerohop._native import OpenFile, Reached
     from zerohop.core.face import RemoteBuffer
@@ -44,14 +45,12 @@ class Delivery:
         writes: bool,
         priority: int,
         deadline_ns: int,
-        settle: Callable[[], Awaitable[object]],
     ) -> None:
         self._store = store
         self._file = file
         self._memory = memory
         self._writes = writes
         self._priority = priority
-        self._settle = settle
         self._deadline_ns = deadline_ns
         # Ranges that were cancelled; None: all.
         self._cancelled: set[int] | None = set()
@@ -112,20 +111,16 @@ class Delivery:
 
     async def _over_lane(self, pieces: Pieces, block: Any, places: Numbers, lengths: Numbers) -> None:
         """Move bytes between a block and the peer's memory."""
-        context, some = self._store.context, np.flatnonzero(lengths)
+        # Without a deadline: an operation that a deadline ends goes on using the block, which another client is to get
+        # next. A client that has stopped keeps it, then, until it goes on or is lost.
+        context, some, forever = self._store.context, np.flatnonzero(lengths), math.inf
         here, there, sizes = places[some], pieces.at[some], lengths[some]
-        seconds = self._store.seconds_until(self._deadline_ns)
         if not some.size:
             return
         if self._writes:
-            operation = context.read_list(self._memory, block, there, here, sizes, timeout=seconds)
+            await context.read_list(self._memory, block, there, here, sizes, timeout=forever)
         else:
-            operation = context.write_list(block, self._memory, here, there, sizes, timeout=seconds)
-        try:
-            await operation
-        finally:
-            if operation.memory_in_use:  # it ran out of time: another client must not have the block before that
-                await self._settle()
+            await context.write_list(block, self._memory, here, there, sizes, timeout=forever)
 
     async def _through_ring(
         self, pieces: Pieces, memory: Any, part_offset: int, part_nbytes: int, at: Numbers

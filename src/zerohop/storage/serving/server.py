@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop.config.checks import check_flag, check_int
 from zerohop.core.face import Face
-from zerohop.errors import Closed, ZerohopError
+from zerohop.errors import Closed
 from zerohop.storage.local_store import LocalStore
 from zerohop.storage.serving.blocks import Blocks
 from zerohop.storage.serving.service import StorageService
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     import os
 
     from zerohop.core.face import Context, Link, RemoteBuffer
+    from zerohop.errors import ZerohopError
 
 _MEMORY_BYTES: Final = 256 << 20
 _LEAST_BYTES: Final = 4 << 20
@@ -105,7 +104,6 @@ class Server(Face):
                     self._blocks,
                     self._reach_client,
                     self._in_thread,
-                    self._settle,
                     read_only=read_only,
                     threads=threads,
                 )
@@ -160,11 +158,6 @@ class Server(Face):
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         del error
         self._answers.lost(link)
-
-    async def _settle(self, link: Link) -> None:
-        """Wait until nothing that was posted to a client moves any more, or the client is lost."""
-        with contextlib.suppress(ZerohopError):
-            await self._flush(link, math.inf)
 
     async def _reach_client(self, memory: RemoteBuffer) -> Any:
         return await self._reach(self._memory, memory)

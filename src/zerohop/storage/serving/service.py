@@ -20,7 +20,7 @@ from zerohop.storage.serving.client import Client
 from zerohop.storage.serving.delivery import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
 
     from zerohop.core.face import Link
     from zerohop.storage.local_store import LocalStore
@@ -45,12 +45,10 @@ class StorageService:
         blocks: Blocks,
         reach: Reach,
         in_thread: Callable[..., Coroutine[Any, Any, Any]],
-        settle: Callable[[Link], Awaitable[object]],
         *,
         read_only: bool,
         threads: int,
     ) -> None:
-        self._settle = settle
         self._store = store
         self._blocks = blocks
         self._reach = reach
@@ -170,7 +168,6 @@ class StorageService:
             writes=request.writes,
             priority=request.priority,
             deadline_ns=deadline_ns,
-            settle=lambda: self._settle(client.link),
         )
         if request.number in client.moves:
             raise ValueError(f"number {request.number} is taken")
