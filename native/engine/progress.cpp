@@ -133,8 +133,8 @@ Left Engine::left(uint64_t now) {
             all.stalled |= backlog.stalled;
             all.in_device |= backlog.in_device;
             all.look_in_ns = std::min(all.look_in_ns, backlog.look_in_ns);
-            // A tick closes the lanes of a lost peer, which another thread may have found. It gives back the descriptors
-            // and mappings of a lane that is closed; its memory goes with a look.
+            // A tick closes the lanes of a lost peer, which another thread may have found. It gives back the
+            // descriptors and mappings of a lane that is closed; its memory goes with a look.
             closing |= !endpoint->state().ok() || !endpoint->peer().state().ok();
         }
         for (const auto& work : works_) {
