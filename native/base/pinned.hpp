@@ -69,6 +69,7 @@ public:
     Pin(Pin&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
     template <class U>
         requires std::is_convertible_v<U*, T*>
+    // NOLINTNEXTLINE(google-explicit-constructor): a pin of an object is one of its base class, too, as a pointer is
     Pin(Pin<U>&& other) noexcept : target_(std::exchange(other.target_, nullptr)) {}
     Pin& operator=(Pin other) noexcept {
         std::swap(target_, other.target_);
