@@ -68,14 +68,19 @@ class Moves:
             Unsupported: nothing is served there, or by another version.
         """
         try:
-            answer = await self.ask(wire.Hello(wire.VERSION), "open_store", "")
+            # At once, without a place of those that calls wait for: whatever fails, the server has heard the greeting.
+            answer = await self.ask_now(wire.Hello(wire.VERSION), "open_store", "")
         except Unsupported as error:
             raise Unsupported(
                 f"the Context at that URL serves no files: {error.reason}",
                 fix='start a server there: zerohop serve FOLDER, or zerohop.storage.Server("FOLDER")',
                 operation="open_store",
             ) from None
+        except BaseException:
+            self.leave()
+            raise
         if not isinstance(answer, wire.Welcome) or answer.version != wire.VERSION:
+            self.leave()
             raise Unsupported(
                 "the server speaks another version",
                 fix="install the same version of zerohop on both sides",

@@ -57,19 +57,29 @@ class RemoteStore(Store):
         # Numbers of the files that are open at the server. On the control thread.
         self._open_files: set[int] = set()
 
+        greeted: list[Moves] = []
+        given_up: list[bool] = []
+
         async def begin() -> tuple[Moves, wire.Welcome]:
             moves = Moves.over(await self._connect(where))
-            try:
-                return moves, await moves.begin()
-            except BaseException:  # of a deadline, among others: the server may have heard the greeting
+            welcome = await moves.begin()
+            greeted.append(moves)
+            if given_up:
                 moves.leave()
-                raise
+            return moves, welcome
+
+        def give_up() -> None:
+            given_up.append(True)
+            if greeted:
+                greeted[0].leave()
 
         try:
             self._moves, welcome = self._defer("open_store", self._deadline(None), begin).result()
             self._engine, self._why_no_uring = welcome.engine, welcome.why_no_uring
             self.read_only = welcome.read_only
         except BaseException:
+            # The answer may come all the same, and the server would take this side for a client.
+            self._on_control_thread(give_up)
             self._close_context()
             raise
         self._closed = False
