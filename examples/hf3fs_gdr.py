@@ -56,7 +56,7 @@ def move(iov: hf3fs_iov, path: Path, *, read: bool) -> int:
     check("iorcreate", hf3fs_iorcreate4(ior, iov.mount_point, 64, read, 0, 0, -1, 0))
     fd = os.open(path, os.O_RDONLY if read else os.O_WRONLY | os.O_CREAT)
     try:
-        # Of all functions, this one has errors above 0.
+        # This function alone gives errors as numbers above 0.
         check("reg_fd", -max(0, hf3fs_reg_fd(fd, 0)))
         check("prep_io", hf3fs_prep_io(ior, iov, read, iov.base, fd, 0, iov.size, None))
         check("submit_ios", hf3fs_submit_ios(ior))
@@ -92,7 +92,7 @@ def run(folder: Path, gpu: int, *, corrupt: bool) -> bool:
     print(f"wrapped: {move(wrapped, folder / 'file.bin', read=True)} bytes")
     hf3fs_iovdestroy_gpu(wrapped)  # which does not free what it did not allocate
 
-    # What the GPU still has to do comes before its memory is written to a file.
+    # The GPU finishes its work before its memory is written to a file.
     check("iovsync_gpu", hf3fs_iovsync_gpu(iov, 0))
     print(f"written: {move(iov, folder / 'copy.bin', read=False)} bytes")
     hf3fs_iovdestroy_gpu(iov)

@@ -1,4 +1,4 @@
-// What the bindings of files and of their rings share.
+// Declares the parts that the bindings of files and those of their rings share.
 #pragma once
 
 #include "bind/common.hpp"

@@ -284,17 +284,14 @@ void FileQueue::add_job(size_t number) {
 void FileQueue::take_result(const Result& result) {
     Piece& piece = pieces_[result.number];
     Batch& batch = *piece.batch;
-    Transfer& transfer = batch.transfers[piece.transfer];
     if (result.value < 0 && is_passing(-result.value)) {
         if (!closed_ && batch.sink->wanted()) {
             return add_job(result.number);
         }
-        fail(transfer, closed_.value_or(Outcome{Status::cancelled, Reason::user}), 0);
-        return finish_piece(result.number);
+        return fail_piece(result.number, closed_.value_or(Outcome{Status::cancelled, Reason::user}), 0);
     }
     if (result.refused) {
-        fail(transfer, {Status::unsupported, Reason::not_allowed}, 0);
-        return finish_piece(result.number);
+        return fail_piece(result.number, {Status::unsupported, Reason::not_allowed}, 0);
     }
     if (result.value == -EINVAL && piece.past_cache) {
         batch.file->refuse_direct();
@@ -303,8 +300,8 @@ void FileQueue::take_result(const Result& result) {
     }
     if (result.value < 0 || (result.value == 0 && batch.write)) {
         const int error = result.value < 0 ? -result.value : EIO;
-        fail(transfer, error != EFAULT ? kFileError : batch.memory.foreign ? kMemoryGone : kLocalMemoryGone, error);
-        return finish_piece(result.number);
+        const Outcome gone = batch.memory.foreign ? kMemoryGone : kLocalMemoryGone;
+        return fail_piece(result.number, error == EFAULT ? gone : kFileError, error);
     }
     piece.done += static_cast<uint64_t>(result.value);
     batch.file->count(piece.past_cache, static_cast<uint64_t>(result.value));
@@ -320,25 +317,22 @@ void FileQueue::take_result(const Result& result) {
 // Copies what a piece has between its block and the device.
 void FileQueue::copy(size_t number, bool to_device) {
     Piece& piece = pieces_[number];
-    Transfer& transfer = piece.batch->transfers[piece.transfer];
     const Place& memory = piece.batch->memory;
-    const uint64_t device = memory.address + transfer.range.memory_offset + piece.start;
+    const uint64_t device = memory.address + piece.batch->transfers[piece.transfer].range.memory_offset + piece.start;
     const auto host = reinterpret_cast<uint64_t>(piece.at);
     Outcome why;
     accel::Stream* const stream = engine_.accelerators().stream(
         memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
         1 + static_cast<unsigned>(number % 4), why);
     if (stream == nullptr) {
-        fail(transfer, why, 0);
-        return finish_piece(number);
+        return fail_piece(number, why, 0);
     }
     const accel::CopySegment segment{to_device ? device : host, to_device ? host : device,
                                      to_device ? piece.done : piece.nbytes};
     try {
         piece.copy = stream->copy({&segment, 1});
     } catch (const std::bad_alloc&) {
-        fail(transfer, {Status::no_memory, Reason::out_of_memory}, 0);
-        return finish_piece(number);
+        return fail_piece(number, {Status::no_memory, Reason::out_of_memory}, 0);
     }
     copying_.push_back(number);
     copies_.fetch_add(1, std::memory_order_release);
@@ -360,8 +354,7 @@ bool FileQueue::look_at_copies() {
         copies_.fetch_sub(1, std::memory_order_release);
         moved = true;
         if (!outcome.ok()) {
-            fail(piece.batch->transfers[piece.transfer], outcome, 0);
-            finish_piece(number);
+            fail_piece(number, outcome, 0);
         } else if (piece.batch->write) {
             add_job(number);
         } else {
@@ -369,6 +362,15 @@ bool FileQueue::look_at_copies() {
         }
     }
     return moved;
+}
+
+void FileQueue::fail_piece(size_t number, Outcome outcome, int error) {
+    Piece& piece = pieces_[number];
+    if (piece.block && !piece.batch->write) {
+        piece.done = 0; // its bytes have come as far as the block, and not to the device
+    }
+    fail(piece.batch->transfers[piece.transfer], outcome, error);
+    finish_piece(number);
 }
 
 void FileQueue::finish_piece(size_t number) {

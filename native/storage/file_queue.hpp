@@ -52,7 +52,7 @@ struct Range {
     uint64_t userdata = 0;
 };
 
-// What all transfers of one call have in common.
+// The file and the memory of all transfers of one call.
 struct Ends {
     const std::shared_ptr<OpenFile>& file;
     Place memory;
@@ -136,12 +136,13 @@ private:
     void take_result(const Result& result);
     void copy(size_t number, bool to_device);
     [[nodiscard]] bool look_at_copies();
+    void fail_piece(size_t number, Outcome outcome, int error);
     void finish_piece(size_t number);
     void fail(Transfer& transfer, Outcome outcome, int error);
     static void stop(Transfer& transfer) { transfer.limit = transfer.issued; }
     static void end(Batch& batch, Transfer& transfer);
 
-    // What the system and devices use while transfers are under way.
+    // The memory that the system and devices use while transfers are under way.
     struct InUse {
         InUse(std::unique_ptr<FileIo> way, StagingBlocks blocks) : io(std::move(way)), staging(std::move(blocks)) {}
         std::unique_ptr<FileIo> io;

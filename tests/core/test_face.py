@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from zerohop._native import Status
 from zerohop.core.face import Face, Refusal, call, parse_url
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from support.fixtures import OpenContext
     from zerohop.core.face import Link
 
@@ -43,10 +46,17 @@ class Echo(Face):
         self.lost.append(link.peer)
 
 
-def _answer(_link: Link, body: bytes) -> bytes:
+def _answer(_link: Link, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
     if body == b"no":
         raise Refusal(Status.ACCESS_DENIED, "it is not said back")
-    return body
+    if body == b"bug":
+        raise RuntimeError("nobody foresaw this")
+    return _fail_later() if body == b"late bug" else body
+
+
+async def _fail_later() -> bytes:
+    await asyncio.sleep(0)
+    raise RuntimeError("nobody foresaw this")
 
 
 def test_a_context_of_its_own_is_closed_with_it() -> None:
@@ -88,6 +98,18 @@ def test_a_call_and_its_refusal(open_context: OpenContext) -> None:
         with pytest.raises(zh.AccessDenied, match="not said back"):
             here.say(there.context.url, b"no").result(PATIENCE_S)
         assert here.service is there.service is Echo(there.context).service
+
+
+@pytest.mark.parametrize("words", [b"bug", b"late bug"])
+def test_a_service_that_fails(open_context: OpenContext, caplog: pytest.LogCaptureFixture, words: bytes) -> None:
+    """The caller hears of it at once, and the service's own log has the traceback; the peers stay connected."""
+    with Echo(open_context(Options())) as here, Echo(open_context(Options())) as there:
+        with pytest.raises(zh.ProtocolError, match="its log says how"):
+            here.say(there.context.url, words).result(PATIENCE_S)
+        assert "nobody foresaw this" in caplog.text
+        caplog.clear()
+        assert here.say(there.context.url, b"hello").result(PATIENCE_S) == b"hello"
+        assert not here.lost
 
 
 def test_a_service_that_the_peer_has_not(open_context: OpenContext) -> None:

@@ -62,12 +62,12 @@ def test_what_no_client_asks(open_context: OpenContext, start_peer: StartPeer, t
 
         for asked, said in (
             (move(file=number + 1), "no such open file"),
-            (move(at=1), "does not lie within the memory"),
-            (move(at=-1), "does not lie within the memory"),
-            (move(lengths=-1), "does not lie within the memory"),
-            (move(lengths=1 << 62), "does not lie within the memory"),
-            (move(offsets=-1), "does not lie within the memory"),
-            (move(offsets=(1 << 63) - 1), "does not lie within the memory"),
+            (move(at=1), "does not lie within the 4096 bytes"),
+            (move(at=-1), "does not lie within the 4096 bytes"),
+            (move(lengths=-1), "does not lie within the 4096 bytes"),
+            (move(lengths=1 << 62), "does not lie within the 4096 bytes"),
+            (move(offsets=-1), "negative, or too large"),
+            (move(offsets=(1 << 63) - 1), "negative, or too large"),
             (move(handle=bytes(foreign.share("rw"))), "belongs to another Context"),
             (move(handle=b"zerohop"), "malformed RemoteBuffer"),
             (move(writes=True), 'opened with mode "r"'),

@@ -141,6 +141,52 @@ def test_a_ring_that_is_cancelled_at_once(server: storage.Server, client: zh.Con
     assert ended > 100
 
 
+def test_a_server_that_is_closed_under_transfers(
+    open_context: OpenContext, client: zh.Context, server: storage.Server, tmp_path: Path
+) -> None:
+    """They end as usual, or with PeerLost and what to do; the Contexts live on."""
+    (tmp_path / "data").write_bytes(bytes(64 * MIB))
+    memory, said = client.alloc(64 * MIB), set()
+    store = open_remote(server.url, client)
+    file = store.open("data").result(PATIENCE_S)
+    operations: list[Any] = [file.read_into(memory) for _ in range(40)]
+    ring = store.ring(40)
+    for number in range(40):
+        ring.prepare(memory, file, 0, number)
+    ring.submit()
+    operations[0].result(PATIENCE_S)
+    server.close()
+    operations.append(store.listdir())
+    for operation in operations:
+        try:
+            operation.result(PATIENCE_S)
+        except zh.PeerLost as error:
+            said.add((error.reason, error.fix))
+    assert len(said) >= 1
+    assert all("open_store" in f"{reason} {fix}" for reason, fix in said), said
+    for each in ring.wait(min_results=40, timeout=PATIENCE_S):
+        assert each.error is None or isinstance(each.error, zh.PeerLost), each.error
+    store.close()
+
+
+def test_many_ranges_are_cancelled_one_by_one(server: storage.Server, client: zh.Context, tmp_path: Path) -> None:
+    """Before the server has heard of them, and in more calls than one message has room for: each has one result."""
+    (tmp_path / "data").write_bytes(bytes(MIB))
+    memory, count = client.alloc(16 * MIB), 3000
+    with open_remote(server.url, client) as store, store.open("data").result(PATIENCE_S) as file:
+        busy = [file.read_into(memory, short=True) for _ in range(40)]  # those of the ring come behind them
+        ring, at = store.ring(count), np.arange(count) * PAGE
+        ring.prepare_many(memory, file, at % MIB, np.full(count, PAGE), at)
+        ring.submit()
+        for number in [*range(count), *range(1000)]:
+            ring.cancel(number)
+        done = ring.wait(min_results=count, timeout=PATIENCE_S)
+        assert sorted(each.userdata for each in done) == [*range(count)]
+        assert {type(each.error) for each in done} <= {CancelledError, type(None)}
+        for operation in busy:
+            operation.result(PATIENCE_S)
+
+
 def test_a_ring_that_is_closed_while_a_thread_waits(server: storage.Server, client: zh.Context, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(64 * MIB))
     with open_remote(server.url, client) as store, store.open("data").result(PATIENCE_S) as file:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
+    from zerohop.compat.torchcomms import RdmaTransport
+
 
 def serve(pipe: Connection, nbytes: int, pushes: bool, device: str, tensors: bool) -> None:
     """Gives its URL and its memory, and waits to be told that it was written to; or writes itself."""
@@ -104,3 +106,15 @@ def own_shared_context() -> Iterator[None]:
         if context is not None:
             context.close()
         process._reset_after_fork()
+
+
+def pair(device: Any = "cpu", other: Any = "cpu") -> tuple[RdmaTransport, RdmaTransport]:
+    """Two that are connected to each other, in this process."""
+    from zerohop.compat.torchcomms import RdmaTransport
+
+    here, there = RdmaTransport(device), RdmaTransport(other)
+    url, other_url = here.bind(), there.bind()
+    assert (here.connect(other_url), there.connect(url)) == (0, 0)
+    assert here.connected()
+    assert there.connected()
+    return here, there

@@ -1,4 +1,4 @@
-"""Makes StorageErrors of what the system says, with a fix where there is a usual one."""
+"""Makes the errors of files, most of them from numbers of the system's, with a fix where there is a usual one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Final
 
-from zerohop.errors import StorageError, ZerohopError, from_os, out_of_descriptors
+from zerohop.errors import EndOfFile, StorageError, ZerohopError, from_os, out_of_descriptors
 
 _FIXES: Final = {
     errno.ENOENT: "check the path, which counts from the folder of the store",
@@ -38,6 +38,17 @@ def of_errno(
         errno=number,
         filename=path,
         fix=fix or _fix_of(number, operation),
+        operation=operation,
+        bytes_done=bytes_done,
+    )
+
+
+def file_ends(path: str, operation: str, bytes_done: int) -> EndOfFile:
+    """Return the error for a file that ends before a range of it does."""
+    return EndOfFile(
+        f"the file ends before the range does: {path!r}",
+        filename=path,
+        fix="compare offset and length with file.size; or pass short=True, and look at the result",
         operation=operation,
         bytes_done=bytes_done,
     )

@@ -155,7 +155,11 @@ class LocalStore(Store):
 
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return the native ring."""
-        return self._queue.ring(entries, writes, priority)
+        try:
+            return self._queue.ring(entries, writes, priority)
+        except NativeError as error:
+            self.check_usable()
+            raise from_native(*error.args, operation="ring") from None
 
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the open file, the region and the part of it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zerohop._native import Status
 from zerohop.core.face import Explanation, InFlight
-from zerohop.errors import DeadlineExceeded, EndOfFile
+from zerohop.errors import DeadlineExceeded
 from zerohop.storage import failures
 
 if TYPE_CHECKING:
@@ -69,10 +69,4 @@ class FileTransfer(InFlight[int]):
         path, done = self._path.filename, native.bytes_done
         if native.value:
             return failures.of_errno(native.value, self._kind, path, bytes_done=done)
-        return EndOfFile(
-            f"the file ends before the range does: {path!r}",
-            filename=path,
-            fix="compare offset and length with file.size; or pass short=True, and look at the result",
-            operation=self._kind,
-            bytes_done=done,
-        )
+        return failures.file_ends(path, self._kind, done)

@@ -24,6 +24,8 @@ PAGE_BYTES: Final = 48 << 10
 
 # Bytes of the longest path that Linux takes, without the zero at its end.
 LONGEST_PATH: Final = 4095
+# The fix where a server has ended.
+AGAIN: Final = "start the server again, and open_store() again"
 Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LONGEST_PATH)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
 Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
@@ -130,9 +132,15 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
 
 
 class Value(msgspec.Struct, tag="value", array_like=True):
-    """Holds the result of a call."""
+    """Holds the result of a call that has a number for one, or none."""
 
-    value: Any = None
+    value: int | None = None
+
+
+class Stat(msgspec.Struct, tag="stat", array_like=True):
+    """Holds what the system says of a file, by the names of ``os.stat_result``."""
+
+    facts: dict[_Word, int | float]
 
 
 class Names(msgspec.Struct, tag="names", array_like=True):
@@ -175,7 +183,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
 
 
 Request: TypeAlias = Hello | Leave | Keep | Forget | Open | Close | FolderCall | FileCall | Move | Cancel
-Answer: TypeAlias = Welcome | Value | Names | Moved | Failed
+Answer: TypeAlias = Welcome | Value | Stat | Names | Moved | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _requests: Final = msgspec.msgpack.Decoder(Request)

@@ -102,7 +102,7 @@ def hf3fs_io_entries(ior: hf3fs_ior) -> int:
 def hf3fs_reg_fd(fd: int, flags: int) -> int:
     """Make a descriptor known, as ``register_fd``. Results: 0 or less, which stands for the descriptor; or an errno."""
     code = _hf3fs_reg_fd(fd, flags)
-    # Of all functions, this one has errors above 0.
+    # This function alone gives errors as numbers above 0.
     return -code if code < 0 else -fd
 
 

@@ -57,7 +57,7 @@ class iovec(np.ndarray[Any, np.dtype[np.uint8]]):  # noqa: N801 - 3FS's name
         self.buffer = getattr(obj, "buffer", None)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        # What is calculated from an iovec is no memory of a ring.
+        # An array that is calculated from an iovec is no memory of a ring.
         result = np.asarray(array)
         return result[()] if return_scalar or not result.ndim else result
 
@@ -84,7 +84,7 @@ class iovec(np.ndarray[Any, np.dtype[np.uint8]]):  # noqa: N801 - 3FS's name
         def __getitem__(self, key: Any) -> Any: ...
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        # Of bytes, numpy would make a number.
+        # numpy would make a number of bytes.
         is_text = isinstance(value, (bytes, bytearray, memoryview))
         super().__setitem__(key, np.frombuffer(value, np.uint8) if is_text else value)
 

@@ -31,7 +31,7 @@ _UPPER: Final[dict[str, Any]] = {
     "read_file": io.read_file,
 }
 
-# What had the names before, None where nothing had; empty while nothing is installed.
+# The modules that had the names before, None where there was none; empty while nothing is installed.
 _before: dict[str, ModuleType | None] = {}
 
 

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_link import PeerLink
 
 # Statuses with which a call may be refused.
-_REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
+_REFUSALS: Final = tuple(
+    each.value for each in (Status.PEER_LOST, Status.ACCESS_DENIED, Status.UNSUPPORTED, Status.PROTOCOL)
+)
 # Number of calls to one peer that may wait for their answers; a face has one or two.
 _MAX_CALLS: Final = 4096
+_FAILED: Final = Refusal(Status.PROTOCOL, "the peer failed to answer; its log says how")
 
 
 class Rpc:
@@ -77,8 +80,8 @@ class Rpc:
         try:
             answer = service(self._link, call.body)
             begun = answer if isinstance(answer, bytes) else eager.begin(answer)
-        except Refusal as refusal:
-            self._refuse(call.number, refusal)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits
+            self._refuse(call.number, error)
             return
         if isinstance(begun, eager.Rest):
             self._core.control.start(self._answer_later, call.number, begun)
@@ -88,15 +91,18 @@ class Rpc:
     async def _answer_later(self, number: int, rest: eager.Rest[bytes]) -> None:
         try:
             body = await rest
-        except Refusal as refusal:
-            self._refuse(number, refusal)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits
+            self._refuse(number, error)
         else:
             self._answer(number, body)
 
     def _answer(self, number: int, body: bytes) -> None:
         self._channel.post(wire.Answer(number=number, status=Status.OK.value, body=body))
 
-    def _refuse(self, number: int, refusal: Refusal) -> None:
+    def _refuse(self, number: int, error: Exception) -> None:
+        refusal = error if isinstance(error, Refusal) else _FAILED
+        if refusal is _FAILED:
+            self._core.control.warn_once.bug(error, "zerohop failed to answer a peer, in a way that it should not")
         status, reason = refusal.status.value, refusal.reason.value
         self._channel.post(wire.Answer(number=number, status=status, reason=reason, text=refusal.text))
 

@@ -43,6 +43,8 @@ class Begun:
                 records["reason"] = Reason.NONE.value
             except ZerohopError as error:
                 records["status"], records["reason"] = errors.status_of(error), Reason.NONE.value
+            except ValueError:  # the server takes a transfer that was checked here for nonsense
+                records["status"], records["reason"] = Status.PROTOCOL.value, Reason.NONE.value
             finally:
                 self._under_way.pop(id(batch), None)
                 records["userdata"] = batch.userdata

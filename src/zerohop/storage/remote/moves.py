@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from zerohop import errors
 from zerohop.core.face import call, send
-from zerohop.errors import Unsupported, ZerohopError
+from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 
 if TYPE_CHECKING:
     from zerohop.core.face import Link
+
+A = TypeVar("A", bound="wire.Answer")
 
 # The errors that a server may report, by name.
 _ERRORS: Final = {
@@ -69,7 +71,7 @@ class Moves:
         """
         try:
             # At once, without a place of those that calls wait for: whatever fails, the server has heard the greeting.
-            answer = await self.ask_now(wire.Hello(wire.VERSION), "open_store", "")
+            answer = _parsed(await self._call(wire.Hello(wire.VERSION)), wire.Welcome, "open_store", "")
         except Unsupported as error:
             raise Unsupported(
                 f"the Context at that URL serves no files: {error.reason}",
@@ -79,7 +81,7 @@ class Moves:
         except BaseException:
             self.leave()
             raise
-        if not isinstance(answer, wire.Welcome) or answer.version != wire.VERSION:
+        if answer.version != wire.VERSION:
             self.leave()
             raise Unsupported(
                 "the server speaks another version",
@@ -92,23 +94,30 @@ class Moves:
         """Send a request that has no answer worth waiting for."""
         send(self.link, wire.SERVICE, wire.encode(request))
 
-    async def ask(self, request: wire.Request, kind: str, path: str, keep: object = None) -> Any:
-        """Return the answer to a request; ``keep`` stays alive until then.
+    async def ask(
+        self, request: wire.Request, wanted: type[A] | tuple[type[A], ...], kind: str, path: str, keep: object = None
+    ) -> A:
+        """Return the answer to a request, which is to be of a class that is wanted; ``keep`` stays alive until then.
 
         Raises:
+            ProtocolError: the answer is another one.
             ZerohopError: what the server reports, or the loss of it.
         """
         async with self._room:
-            answer = await self.ask_now(request, kind, path)
+            answer = await self.ask_now(request, wanted, kind, path)
         del keep
         return answer
 
-    async def ask_now(self, request: wire.Request, kind: str, path: str) -> Any:
+    async def ask_now(self, request: wire.Request, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:
         """Send a request before this waits for anything, and return the answer; raise as ``ask`` does."""
-        answer = wire.answer_of(await call(self.link, wire.SERVICE, wire.encode(request)))
-        if isinstance(answer, wire.Failed):
-            raise _error_of(answer, kind, path)
-        return answer
+        try:
+            body = await self._call(request)
+        except Unsupported:  # something was served here before, as the greeting was answered
+            raise PeerLost("the server was closed", fix=wire.AGAIN, peer=self.link.peer, operation=kind) from None
+        return _parsed(body, wanted, kind, path)
+
+    async def _call(self, request: wire.Request) -> bytes:
+        return await call(self.link, wire.SERVICE, wire.encode(request))
 
     def new_number(self) -> int:
         """Return a number for a Move. Any thread may call this."""
@@ -117,6 +126,16 @@ class Moves:
     def leave(self) -> None:
         """Tell the server that a Store is closed. What is under way ends as usual."""
         self.tell(wire.Leave())
+
+
+def _parsed(body: bytes, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:
+    """Return an answer; raise the error that it tells of, or ProtocolError if it is of no class that is wanted."""
+    answer = wire.answer_of(body)
+    if isinstance(answer, wire.Failed):
+        raise _error_of(answer, kind, path)
+    if not isinstance(answer, wanted):
+        raise ProtocolError("malformed: an answer of the storage service", operation=kind)
+    return answer
 
 
 def _error_of(answer: wire.Failed, kind: str, path: str) -> Exception:

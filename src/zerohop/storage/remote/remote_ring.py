@@ -10,7 +10,7 @@ import numpy as np
 from zerohop._native import FileRing as Completions
 from zerohop._native import Status
 from zerohop.storage.completion import RECORD
-from zerohop.storage.numbers import MOST_BYTES
+from zerohop.storage.numbers import check_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,18 +171,3 @@ class RemoteRing:
         self._added.clear()
         self._prepared = 0
         self._completions.close()
-
-
-def check_ranges(offsets: Any, at: Any, lengths: Any, nbytes: int, userdata: Any = None) -> None:
-    """Raise ValueError unless all ranges lie within ``nbytes`` of memory, and files may have them."""
-    if not len(offsets) == len(at) == len(lengths):
-        raise ValueError(
-            f"the arrays have different lengths: {len(offsets)} offsets, {len(lengths)} lengths, {len(at)} offsets in "
-            "the memory"
-        )
-    if userdata is not None and len(userdata) != len(lengths):
-        raise ValueError(f"the arrays have different lengths: {len(lengths)} lengths, and userdata of {len(userdata)}")
-    if bool(((lengths < 0) | (lengths > nbytes) | (at < 0) | (at > nbytes - lengths)).any()):
-        raise ValueError(f"a range does not lie within the {nbytes} bytes of the memory")
-    if bool(((offsets < 0) | (offsets > MOST_BYTES - lengths)).any()):
-        raise ValueError("an offset in the file is negative, or too large")

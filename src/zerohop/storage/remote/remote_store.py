@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,19 @@ import numpy as np
 from zerohop._native import FileRing as Completions
 from zerohop._native import gather_pages
 from zerohop.core.face import index_array, parse_url, region_of
-from zerohop.errors import CANCELLED, Closed, EndOfFile, Unsupported, ZerohopError, from_native
+from zerohop.errors import ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
-from zerohop.storage.failures import of_errno
 from zerohop.storage.file import File
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
+from zerohop.storage.numbers import check_ranges
 from zerohop.storage.operation import ServedPath
 from zerohop.storage.remote.begun import Begun
 from zerohop.storage.remote.lending import Lending
 from zerohop.storage.remote.moves import Moves
 from zerohop.storage.remote.remote_file import RemoteFile
-from zerohop.storage.remote.remote_ring import RemoteRing, check_ranges
+from zerohop.storage.remote.remote_ring import RemoteRing
+from zerohop.storage.remote.results import encoded, joined, number_of, value_of
 from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from zerohop.storage.remote.remote_ring import Batch
 
 _PRIORITY_NORMAL = 1
+_RESULT = (wire.Value, wire.Stat)
 
 
 class RemoteStore(Store):
@@ -115,12 +116,12 @@ class RemoteStore(Store):
 
     def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
         """Do ``Store.open_file``."""
-        request = wire.Open(_encoded(path, "open"), mode, direct)
+        request = wire.Open(encoded(path, "open"), mode, direct)
         close = self._close_file
 
         async def work() -> File:
             with self._unless_closed():
-                number = (await self._moves.ask(request, "open", path)).value
+                number = number_of(await self._moves.ask(request, wire.Value, "open", path))
             if self._closed:
                 self._moves.tell(wire.Close(number))
                 self.check_usable()
@@ -140,24 +141,25 @@ class RemoteStore(Store):
 
     def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
         """Do ``Store.folder_call``."""
-        request = wire.FolderCall(kind, [_encoded(path, kind) for path in paths])
-
-        async def ask() -> Any:
-            with self._unless_closed():
-                return await self._moves.ask(request, kind, paths[0])
+        request = wire.FolderCall(kind, [encoded(path, kind) for path in paths])
 
         async def work() -> Any:
-            if kind != "listdir":
-                return _value_of(await ask())
+            with self._unless_closed():
+                return value_of(await self._moves.ask(request, _RESULT, kind, paths[0]))
+
+        async def list_names() -> list[str]:
             found: list[str] = []
             while True:
-                answer = await ask()
+                with self._unless_closed():
+                    answer = await self._moves.ask(request, wire.Names, kind, paths[0])
                 found += map(os.fsdecode, answer.names)
                 if not answer.more:
                     return found
+                if not answer.names or answer.names[-1] <= request.after:
+                    raise ProtocolError("malformed: a list of names from the storage service that does not go on")
                 request.after = answer.names[-1]
 
-        return self._ask(kind, work)
+        return self._ask(kind, list_names if kind == "listdir" else work)
 
     def file_call(self, kind: str, file: OpenFile, *args: int) -> Operation[Any]:
         """Do ``FileEngine.file_call``."""
@@ -166,7 +168,7 @@ class RemoteStore(Store):
 
         async def work() -> Any:
             with self._unless_closed():
-                return _value_of(await self._moves.ask(request, kind, file.path, native))
+                return value_of(await self._moves.ask(request, _RESULT, kind, file.path, native))
 
         return self._ask(kind, work)
 
@@ -268,7 +270,7 @@ class RemoteStore(Store):
             with self._unless_closed():
                 if isinstance(answer, Exception):
                     raise answer
-            return self._joined(answer, nbytes, kind, file.path, whole=not (short or writes))
+            return joined(answer, nbytes, kind, file.path, whole=not (short or writes))
 
         def at_end() -> None:
             if not began:  # it was cancelled, or too late, before that
@@ -324,27 +326,6 @@ class RemoteStore(Store):
         self.check_usable()
         return self._defer(kind, self._deadline(None), work)
 
-    def _joined(self, records: Any, nbytes: int, kind: str, path: str, *, whole: bool) -> int:
-        """Return the sum of all bytes; raise the error of the first range that failed."""
-        done = int(records["done"].sum())
-        failed = np.flatnonzero(records["status"])
-        if failed.size:
-            first = records[failed[0]]
-            if first["result"] < 0:
-                raise of_errno(-int(first["result"]), kind, path, bytes_done=done)
-            if first["status"] == CANCELLED:  # nobody has asked for that but close()
-                raise Closed("the Store was closed", operation=kind, bytes_done=done)
-            raise from_native(int(first["status"]), int(first["reason"]), operation=kind, bytes_done=done)
-        if whole and done < nbytes:
-            raise EndOfFile(
-                f"the file ends before the range does: {path!r}",
-                filename=path,
-                fix="compare offset and length with file.size; or pass short=True, and look at the result",
-                operation=kind,
-                bytes_done=done,
-            )
-        return done
-
     def _close_file(self, number: int) -> None:
         # Any thread drops a file, also one that holds locks: this only queues the message.
         if not self._core.forked:
@@ -361,24 +342,6 @@ class RemoteStore(Store):
         self._moves.leave()
 
 
-def _encoded(path: str, kind: str) -> bytes:
-    """Return a path as messages have it; raise StorageError if it is longer than the system takes."""
-    encoded = os.fsencode(path)
-    if len(encoded) > wire.LONGEST_PATH:
-        raise of_errno(errno.ENAMETOOLONG, kind, path[:100] + "…")
-    return encoded
-
-
 def _own(view: AnyMemory) -> Memory | View:
     assert not isinstance(view, ImportedIov)  # memory_of() has refused it
     return view
-
-
-def _value_of(answer: Any) -> Any:
-    """Return the result of a call as a local Store gives it."""
-    value = answer.value
-    if not isinstance(value, dict):
-        return value
-    first = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
-    times = [int(value[name]) for name in ("st_atime", "st_mtime", "st_ctime")]
-    return os.stat_result([*(value[name] for name in first), *times], value)

@@ -60,8 +60,8 @@ class Transfer:
         firsts = range(0, len(ranges[2]), wire.MOST_RANGES)
         self._parts = [(moves.new_number(), slice(first, first + wire.MOST_RANGES)) for first in firsts]
         self._sent: set[int] = set()
-        # What was to be cancelled before the server heard of it, as in wire.Cancel.
-        self._cancelled: dict[int, bytes] = {}
+        # Ranges to cancel, of Moves that the server has not heard of yet; None: all of a Move.
+        self._cancelled: dict[int, set[int] | None] = {}
 
     async def run(self) -> np.ndarray[Any, Any]:
         """Return a record for each range (completion.py), in order, whose userdata is its number.
@@ -83,22 +83,21 @@ class Transfer:
     def cancel(self, chosen: Numbers | None = None) -> None:
         """End these ranges, or all. ``run`` returns as usual."""
         for number, part in self._parts:
-            ranges = b""
+            some = None
             if chosen is not None:
-                some = chosen[(chosen >= part.start) & (chosen < part.stop)] - part.start
-                if not some.size:
+                some = {*(chosen[(chosen >= part.start) & (chosen < part.stop)] - part.start).tolist()}
+                if not some:
                     continue
-                ranges = some.astype("<i8").tobytes()
             if number in self._sent:
-                self._moves.tell(wire.Cancel(number, ranges))
+                self._moves.tell(_cancel(number, some))
             else:
-                before = self._cancelled.get(number)
-                self._cancelled[number] = b"" if not ranges or before == b"" else (before or b"") + ranges
+                before = self._cancelled.get(number, set())
+                self._cancelled[number] = None if some is None or before is None else before | some
 
     async def _move(self, number: int, part: slice, records: np.ndarray[Any, Any]) -> None:
         async with self._moves.moving:
-            cancelled = self._cancelled.get(number)
-            if cancelled == b"":
+            cancelled = self._cancelled.get(number, set())
+            if cancelled is None:
                 records["status"] = Status.CANCELLED.value
                 return
             offsets, at, lengths = (each[part].astype("<i8").tobytes() for each in self._ranges)
@@ -115,20 +114,21 @@ class Transfer:
                 lengths,
                 seconds,
             )
-            if cancelled is not None:  # it goes behind the request
-                asyncio.get_running_loop().call_soon(
-                    self._moves.tell, wire.Cancel(number, cancelled[: wire.MOST_RANGES * 8])
-                )
+            if cancelled:  # the message goes behind the request
+                asyncio.get_running_loop().call_soon(self._moves.tell, _cancel(number, cancelled))
             self._sent.add(number)
-            answer = await self._moves.ask_now(request, "transfer", "")
-        if not isinstance(answer, wire.Moved):
-            raise ProtocolError("malformed: an answer of the storage service")
-        _take_results(answer, self._ranges[2][part], records)
+            answer = await self._moves.ask_now(request, wire.Moved, "transfer", "")
+        _take_results(answer, self._ranges[2][part], records, writes=self._writes)
         if self._path is not None:
             self._path.took(answer.how)
 
 
-def _take_results(answer: wire.Moved, lengths: Any, records: Any) -> None:
+def _cancel(number: int, ranges: set[int] | None) -> wire.Cancel:
+    """Return the message that cancels some ranges of a Move, or all."""
+    return wire.Cancel(number, b"" if ranges is None else np.array(sorted(ranges), "<i8").tobytes())
+
+
+def _take_results(answer: wire.Moved, lengths: Any, records: Any, *, writes: bool) -> None:
     """Put what a server told into the records of some ranges."""
     count = len(lengths)
     sizes = len(answer.done), len(answer.errors), len(answer.outcomes)
@@ -141,6 +141,8 @@ def _take_results(answer: wire.Moved, lengths: Any, records: Any) -> None:
     if answer.outcomes:
         outcomes = np.frombuffer(answer.outcomes, np.uint8).reshape(count, 2)
         records["status"], records["reason"] = outcomes[:, 0], outcomes[:, 1]
+    if writes and bool(((records["status"] == 0) & (records["done"] < lengths)).any()):
+        raise ProtocolError("malformed: a write that stopped short without an error")
     if answer.errors:
         numbers = np.frombuffer(answer.errors, "<i4")
         failed = (numbers > 0) & (records["status"] != 0)

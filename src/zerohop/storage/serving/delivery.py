@@ -98,8 +98,10 @@ class Delivery:
             raise
 
     async def _by_block(self, blocks: Blocks, client: Hashable, pieces: Pieces) -> None:
+        if self._is_over(pieces):
+            return
         async with blocks.lent(client) as block:
-            if self._is_over(pieces):
+            if self._is_over(pieces):  # it may have waited long for a block
                 return
             places = np.cumsum(pieces.lengths) - pieces.lengths
             where = region_of(block), offset_of(block), block.nbytes, places

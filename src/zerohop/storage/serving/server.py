@@ -144,6 +144,7 @@ class Server(Face):
         """
         if not self._closed:
             self._closed = True
+            self._answers.ended = True
             self._end_service(SERVICE)
             self._leave_context()
             if not self._core.forked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import time
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import Status
+from zerohop._native import NativeError, Status
 from zerohop.core.face import Refusal, random_bytes, start_of
-from zerohop.errors import ProtocolError, StorageError, ZerohopError
+from zerohop.errors import PeerLost, ProtocolError, StorageError, ZerohopError, from_native
 from zerohop.storage import file_calls, names, wire
 from zerohop.storage.failures import of_errno
-from zerohop.storage.numbers import MOST_BYTES, byte_number
+from zerohop.storage.numbers import byte_number, check_ranges
 from zerohop.storage.serving.client import Client
 from zerohop.storage.serving.delivery import Delivery
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from zerohop.storage.local_store import LocalStore
     from zerohop.storage.serving.blocks import Blocks
     from zerohop.storage.serving.client import Reach
-    from zerohop.storage.serving.pieces import Numbers
 
 _INT64: Final = np.dtype("<i8")
 
@@ -37,6 +37,7 @@ class StorageService:
     Attributes:
         clients: the state of each client, by its link.
         bytes_read, bytes_written: bytes that were moved out of files, and into them.
+        ended: whether the server was closed. Any thread sets it; calls that fail from then on say so.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class StorageService:
         self._read_only = read_only
         # Calls that may block, such as fsync, have threads of their own. This limits how many.
         self._threads = asyncio.Semaphore(threads)
+        self.ended = False
         self.clients: dict[Link, Client] = {}
         self.bytes_read = self.bytes_written = 0
         # Numbers of files are never used again, nor are those of another server of this Context.
@@ -114,11 +116,8 @@ class StorageService:
         client.calls += 1
         try:
             return wire.encode(await self._do(client, request))
-        except ZerohopError as error:
-            number = error.errno if isinstance(error, StorageError) else 0
-            return wire.encode(wire.Failed(type(error).__name__, error.reason, error.fix, number or 0))
-        except (ValueError, OverflowError) as error:
-            return wire.encode(wire.Failed("ValueError", str(error), "", 0))
+        except (ZerohopError, NativeError, ValueError, OverflowError) as error:
+            return wire.encode(_failed(_has_ended() if self.ended else error))
         finally:
             client.calls -= 1
 
@@ -143,7 +142,7 @@ class StorageService:
         for number in request.args:
             byte_number("an offset or a length", number)
         value = await self._blocking(lambda: self._store.file_call(request.kind, file, *request.args).result())
-        return wire.Value(_plain(value))
+        return _result(value)
 
     async def _folder_call(self, request: wire.FolderCall) -> wire.Answer:
         kind, paths = request.kind, [os.fsdecode(path) for path in request.paths]
@@ -152,14 +151,14 @@ class StorageService:
         if self._read_only and kind in names.CHANGING:
             raise _read_only(kind, request.paths[0])
         value = await self._blocking(lambda: self._store.folder_call(kind, *paths).result())
-        return _page(value, request.after) if kind == "listdir" else wire.Value(_plain(value))
+        return _page(value, request.after) if kind == "listdir" else _result(value)
 
     async def _move(self, client: Client, request: wire.Move) -> wire.Answer:
         file = client.file(request.file)
         file.check_mode("storage", writes=request.writes)
         known = await client.memory(request.handle, self._reach)
         offsets, at, lengths = (np.frombuffer(each, _INT64) for each in (request.offsets, request.at, request.lengths))
-        _check_ranges(offsets, at, lengths, known.memory.nbytes)
+        check_ranges(offsets, at, lengths, known.memory.nbytes)
         deadline_ns = time.monotonic_ns() + int(min(request.seconds, 1e9) * 1e9) if request.seconds else 0
         delivery = Delivery(
             self._store,
@@ -182,6 +181,8 @@ class StorageService:
         finally:
             client.moves.pop(request.number, None)
         results = delivery.results
+        if self.ended and results.failed:
+            raise _has_ended()
         moved = int(results.done.sum())
         if request.writes:
             self.bytes_written += moved
@@ -197,13 +198,18 @@ class StorageService:
             return await self._in_thread(call)
 
 
-def _check_ranges(offsets: Numbers, at: Numbers, lengths: Numbers, nbytes: int) -> None:
-    """Raise ValueError for ranges that no client of ours would ask for."""
-    if not len(offsets) == len(at) == len(lengths):
-        raise ValueError("the lists of ranges have different lengths")
-    inside = (lengths >= 0) & (lengths <= nbytes) & (at >= 0) & (at <= nbytes - lengths)
-    if not bool((inside & (offsets >= 0) & (offsets <= MOST_BYTES - lengths)).all()):
-        raise ValueError("a range does not lie within the memory, or no file has it")
+def _has_ended() -> PeerLost:
+    return PeerLost("the server was closed", fix=wire.AGAIN)
+
+
+def _failed(error: Exception) -> wire.Failed:
+    """Return an error as a message."""
+    if isinstance(error, NativeError):
+        error = from_native(*error.args)
+    if not isinstance(error, ZerohopError):
+        return wire.Failed("ValueError", str(error), "", 0)
+    number = error.errno if isinstance(error, StorageError) else 0
+    return wire.Failed(type(error).__name__, error.reason, error.fix, number or 0)
 
 
 def _page(found: list[str], after: bytes) -> wire.Names:
@@ -216,16 +222,14 @@ def _page(found: list[str], after: bytes) -> wire.Names:
     return wire.Names(rest[:count], more=count < len(rest))
 
 
-def _plain(value: Any) -> Any:
-    """Return a result as a message holds it."""
+def _result(value: int | os.stat_result | None) -> wire.Value | wire.Stat:
+    """Return the result of a call as a message."""
     if isinstance(value, os.stat_result):
-        return {name: getattr(value, name) for name in dir(value) if name.startswith("st_")}
-    return value
+        return wire.Stat({name: getattr(value, name) for name in dir(value) if name.startswith("st_")})
+    return wire.Value(value)
 
 
 def _read_only(kind: str, path: bytes) -> StorageError:
-    import errno
-
     return of_errno(
         errno.EROFS, kind, os.fsdecode(path), said="the server lets files be read only", fix="serve without --read-only"
     )

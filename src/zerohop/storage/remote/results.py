@@ -1,0 +1,67 @@
+"""Makes results of this side from the answers of a server, and the server's paths from those of this side."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import numpy as np
+
+from zerohop.errors import CANCELLED, Closed, ProtocolError, from_native
+from zerohop.storage import wire
+from zerohop.storage.failures import file_ends, of_errno
+
+_STAT_NAMES = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
+_STAT_TIMES = ("st_atime", "st_mtime", "st_ctime")
+
+
+def encoded(path: str, kind: str) -> bytes:
+    """Return a path as messages have it; raise StorageError if it is longer than the system takes."""
+    path_bytes = os.fsencode(path)
+    if len(path_bytes) > wire.LONGEST_PATH:
+        raise of_errno(errno.ENAMETOOLONG, kind, path[:100] + "…")
+    return path_bytes
+
+
+def number_of(answer: wire.Value) -> int:
+    """Return the number that an answer holds; raise ProtocolError if it holds none."""
+    if answer.value is None:
+        raise ProtocolError("malformed: an answer of the storage service without its number")
+    return answer.value
+
+
+def value_of(answer: wire.Value | wire.Stat) -> int | os.stat_result | None:
+    """Return the result of a call as a local Store gives it; raise ProtocolError if it is not whole."""
+    if isinstance(answer, wire.Value):
+        return answer.value
+    facts = answer.facts
+    try:
+        first = [facts[name] for name in _STAT_NAMES]
+        return os.stat_result([*first, *(int(facts[name]) for name in _STAT_TIMES)], facts)
+    except (LookupError, ValueError, OverflowError):
+        raise ProtocolError("malformed: facts of a file from the storage service") from None
+
+
+def joined(records: np.ndarray[Any, Any], nbytes: int, kind: str, path: str, *, whole: bool) -> int:
+    """Return the bytes that were moved in all ranges of an operation; raise the error of the first that failed.
+
+    Args:
+        records: a record for each range (completion.py).
+        nbytes: bytes that were asked for.
+        kind: the operation.
+        path: the file.
+        whole: whether fewer bytes than that are an error.
+    """
+    done = int(records["done"].sum())
+    failed = np.flatnonzero(records["status"])
+    if failed.size:
+        first = records[failed[0]]
+        if first["result"] < 0:
+            raise of_errno(-int(first["result"]), kind, path, bytes_done=done)
+        if first["status"] == CANCELLED:  # only close() asks for that
+            raise Closed("the Store was closed", operation=kind, bytes_done=done)
+        raise from_native(int(first["status"]), int(first["reason"]), operation=kind, bytes_done=done)
+    if whole and done < nbytes:
+        raise file_ends(path, kind, done)
+    return done

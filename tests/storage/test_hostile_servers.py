@@ -1,0 +1,151 @@
+"""A server that answers with nonsense: its client raises ProtocolError, never waits, and takes nothing for granted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.stores import open_remote
+from zerohop.core.face import Face
+from zerohop.storage import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fixtures import OpenContext
+    from zerohop.core.face import Link
+
+PAGE = 4096
+
+
+class Liar(Face):
+    """Answers a greeting and ``open`` as a server does, and all else as it is told to."""
+
+    def __init__(self, ctx: zh.Context) -> None:
+        super().__init__(ctx, {}, None)
+        self.answer: wire.Answer | bytes = wire.Value()
+        self.greeting: wire.Answer = wire.Welcome(wire.VERSION, "threads", "", False)
+        self._service(wire.SERVICE, lambda: self.answered)
+        self._join_context()
+
+    def answered(self, link: Link, body: bytes) -> bytes:
+        del link
+        request = wire.request_of(body)
+        if isinstance(request, wire.Hello):
+            return wire.encode(self.greeting)
+        if isinstance(request, wire.Open):
+            return wire.encode(wire.Value(7))
+        return self.answer if isinstance(self.answer, bytes) else wire.encode(self.answer)
+
+
+def numbers(*values: int, of: str = "<i8") -> bytes:
+    return np.array(values, of).tobytes()
+
+
+def moved(done: bytes = b"", errors: bytes = b"", outcomes: bytes = b"") -> wire.Moved:
+    return wire.Moved("mapped", done, errors, outcomes)
+
+
+@pytest.fixture
+def liar(open_context: OpenContext) -> Liar:
+    return Liar(open_context(Options()))
+
+
+OF_TRANSFERS = [
+    moved(done=numbers(PAGE + 1)),
+    moved(done=numbers(-1)),
+    moved(done=numbers(PAGE, PAGE)),
+    moved(done=b"123"),
+    moved(errors=numbers(1, 1, of="<i4")),
+    moved(outcomes=bytes(4)),
+    moved(outcomes=bytes([99, 0])),
+    moved(outcomes=bytes([255, 255]), done=numbers(0)),
+    wire.Value(PAGE),
+    wire.Welcome(wire.VERSION, "", "", False),
+    b"",
+    b"zerohop",
+]
+
+
+@pytest.mark.parametrize("answer", OF_TRANSFERS, ids=repr)
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "write"])
+def test_of_a_transfer(liar: Liar, open_context: OpenContext, answer: wire.Answer | bytes, writes: bool) -> None:
+    liar.answer = answer
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        file = store.open("data", "r+").result(PATIENCE_S)
+        array = np.zeros(PAGE, np.uint8)
+        operation: Any = file.write_from(array) if writes else file.read_into(array)
+        with pytest.raises(zh.ProtocolError):
+            operation.result(PATIENCE_S)
+        ring = store.ring(1, for_read=not writes)
+        ring.prepare(array, file, 0, 5)
+        ring.submit()
+        (result,) = ring.wait(timeout=PATIENCE_S)
+        assert result.userdata == 5
+        assert isinstance(result.error, zh.ProtocolError)
+
+
+def test_a_write_that_stops_short(liar: Liar, open_context: OpenContext) -> None:
+    """No caller looks at how much of a file was written: a server that tells less is no success."""
+    liar.answer = moved(done=numbers(PAGE - 1))
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        file = store.open("data", "r+").result(PATIENCE_S)
+        with pytest.raises(zh.ProtocolError, match="stopped short"):
+            file.write_from(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
+        with pytest.raises(zh.EndOfFile):
+            file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
+
+
+def test_a_failure_without_a_number(liar: Liar, open_context: OpenContext) -> None:
+    """An outcome of failure with all bytes moved is still a failure."""
+    liar.answer = moved(outcomes=bytes([zh._native.Status.FILE_ERROR.value, 0]))
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        file = store.open("data").result(PATIENCE_S)
+        with pytest.raises(zh.ZerohopError):
+            file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
+
+
+CALLS: list[Callable[[Any], Any]] = [
+    lambda store: store.listdir(),
+    lambda store: store.stat("data"),
+    lambda store: store.open("data").result(PATIENCE_S).stat(),
+]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        wire.Names([], more=True),
+        wire.Names([b""], more=True),
+        wire.Stat({}),
+        wire.Stat({"st_size": 1.5}),
+        moved(),
+        wire.Welcome(wire.VERSION, "", "", False),
+        b"\xc1",
+    ],
+    ids=repr,
+)
+def test_of_a_call(liar: Liar, open_context: OpenContext, answer: wire.Answer | bytes) -> None:
+    liar.answer = answer
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        for call in CALLS:
+            with pytest.raises(zh.ProtocolError):
+                call(store).result(PATIENCE_S)
+
+
+def test_names_that_never_end(liar: Liar, open_context: OpenContext) -> None:
+    liar.answer = wire.Names([b"a", b"b"], more=True)
+    with open_remote(liar.context.url, open_context(Options())) as store, pytest.raises(zh.ProtocolError):
+        store.listdir().result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("greeting", [wire.Value(1), wire.Welcome(99, "", "", False)], ids=repr)
+def test_of_a_greeting(liar: Liar, open_context: OpenContext, greeting: wire.Answer) -> None:
+    liar.greeting = greeting
+    with pytest.raises((zh.ProtocolError, zh.Unsupported)):
+        open_remote(liar.context.url, open_context(Options()))
