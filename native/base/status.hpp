@@ -72,9 +72,10 @@ enum class Reason : uint8_t {
     local_no_staging, // at the side that asked for the operation
     given_up,         // the other side of a message has cancelled it, or its deadline has passed
     out_of_watches,   // of descriptors, by epoll
+    not_direct,       // past the page cache, which was asked for
 };
 
-inline constexpr Reason kLastReason = Reason::out_of_watches;
+inline constexpr Reason kLastReason = Reason::not_direct;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

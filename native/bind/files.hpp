@@ -18,6 +18,10 @@ struct PyOpenFile {
     std::shared_ptr<storage::OpenFile> file;
 };
 
+struct PyMoved {
+    std::shared_ptr<const storage::Moved> moved;
+};
+
 // The engine and its queue, for the length of a call.
 struct Held {
     std::shared_ptr<Engine> engine; // destroyed after the queue

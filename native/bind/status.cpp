@@ -72,7 +72,8 @@ void register_status(nb::module_& m) {
         .value("NO_STAGING", Reason::no_staging)
         .value("LOCAL_NO_STAGING", Reason::local_no_staging)
         .value("GIVEN_UP", Reason::given_up)
-        .value("OUT_OF_WATCHES", Reason::out_of_watches);
+        .value("OUT_OF_WATCHES", Reason::out_of_watches)
+        .value("NOT_DIRECT", Reason::not_direct);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

@@ -5,7 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,9 +21,9 @@ using storage::FileQueue;
 using storage::OpenFile;
 using storage::Range;
 
-PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory, bool write, uint64_t part_offset,
-              uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, bool whole,
-              uint64_t deadline_ns) {
+std::pair<PyOp, PyMoved> transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory, bool write,
+                                  uint64_t part_offset, uint64_t part_nbytes, nb::handle file_offsets,
+                                  nb::handle memory_offsets, nb::handle lengths, bool whole, uint64_t deadline_ns) {
     const Held held = self.hold();
     const Part part = Part::of(memory, part_offset, part_nbytes);
     const Indices files(file_offsets);
@@ -36,11 +36,12 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory
         least += whole ? range.nbytes : 0;
     }
     OpRef op = held.engine->operations().create(deadline_ns);
+    auto moved = std::make_shared<storage::Moved>();
     const Released release;
     if (ranges.empty()) {
         op->finish({});
     } else {
-        auto sink = std::make_shared<storage::OperationSink>(*held.engine, op, ranges.size(), least);
+        auto sink = std::make_shared<storage::OperationSink>(*held.engine, op, ranges.size(), least, moved);
         Place place;
         Outcome outcome = part.target.pin_for(write, place);
         if (outcome.ok()) {
@@ -54,7 +55,37 @@ PyOp transfer(const PyFileQueue& self, const PyOpenFile& file, nb::handle memory
     if (!op->done()) {
         held.engine->note_pending(deadline_ns, now_ns());
     }
-    return PyOp{held.engine, std::move(op)};
+    return {PyOp{held.engine, std::move(op)}, PyMoved{std::move(moved)}};
+}
+
+// Returns the number of the first range that cannot go past the cache, and what keeps it from that.
+std::pair<size_t, int> obstacle(const PyOpenFile& self, nb::handle memory, bool write, uint64_t part_offset,
+                                uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets,
+                                nb::handle lengths) {
+    const Part part = Part::of(memory, part_offset, part_nbytes);
+    const Indices files(file_offsets);
+    const Indices memories(memory_offsets);
+    const Indices counts(lengths);
+    const std::vector<Range> ranges =
+        ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(), std::nullopt);
+    const Released release;
+    Place place;
+    if (!part.target.pin_for(write, place).ok()) {
+        return {0, 0}; // the transfer itself tells why not
+    }
+    OpenFile::Length length;
+    for (size_t i = 0; i < ranges.size(); ++i) {
+        const Range& range = ranges[i];
+        const storage::Obstacle found =
+            place.host == nullptr ? storage::Obstacle::device
+            : range.nbytes == 0
+                ? storage::Obstacle::none
+                : self.file->obstacle(write, range.file_offset, range.nbytes, place.host + range.memory_offset, length);
+        if (found != storage::Obstacle::none) {
+            return {i, static_cast<int>(found)};
+        }
+    }
+    return {0, 0};
 }
 
 } // namespace
@@ -120,16 +151,38 @@ void register_storage(nb::module_& m) {
     nb::class_<PyOpenFile>(m, "OpenFile", "A file that is open for transfers.")
         .def(
             "__init__",
-            [](PyOpenFile* self, int fd, int direct_fd, uint32_t alignment, int direct) {
-                new (self) PyOpenFile{std::make_shared<OpenFile>(fd, direct_fd, std::max(alignment, 1U),
-                                                                 static_cast<storage::Direct>(direct))};
+            [](PyOpenFile* self, int fd, int direct_fd, uint32_t memory_alignment, uint32_t offset_alignment,
+               int direct) {
+                if (!std::has_single_bit(memory_alignment) || !std::has_single_bit(offset_alignment)) {
+                    throw nb::value_error("an alignment is a power of two");
+                }
+                new (self) PyOpenFile{std::make_shared<OpenFile>(
+                    fd, direct_fd, storage::Alignment{.memory = memory_alignment, .offset = offset_alignment},
+                    static_cast<storage::Direct>(direct))};
             },
-            nb::arg("fd"), nb::arg("direct_fd"), nb::arg("alignment"), nb::arg("direct"),
-            "Takes both descriptors; the second has O_DIRECT, or is -1.")
+            nb::arg("fd"), nb::arg("direct_fd"), nb::arg("memory_alignment"), nb::arg("offset_alignment"),
+            nb::arg("direct"), "Takes both descriptors; the second has O_DIRECT, or is -1.")
+        .def("obstacle", &obstacle, nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"), nb::arg("part_nbytes"),
+             nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
+             "The first range that cannot go past the page cache, and why; 0: all can.")
         .def_prop_ro("fd", [](const PyOpenFile& self) { return self.file->fd(); })
         .def_prop_ro(
             "moved", [](const PyOpenFile& self) { return self.file->moved(); },
             "The bytes that were moved past the page cache, and through it.");
+
+    nb::class_<PyMoved>(m, "Moved", "Which way the bytes of a transfer have gone.")
+        .def(
+            "past_and_through", [](const PyMoved& self) { return self.moved->past_and_through(); },
+            "The bytes that were moved past the page cache, and through it.");
+
+    m.def(
+        "why_no_uring",
+        [] {
+            const Released release;
+            std::string why;
+            return storage::open_uring(1, why) ? std::string() : why;
+        },
+        "Why threads would read and write files instead of io_uring; empty if io_uring would.");
 
     m.def(
         "gather_pages",

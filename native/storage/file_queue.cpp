@@ -21,6 +21,7 @@ constexpr size_t kResults = 64;
 constexpr uint64_t kLastWait = 2 * kSecond;
 constexpr int kLastWaitPieceMs = 10;
 constexpr Outcome kFileError{Status::file_error, Reason::none};
+constexpr Outcome kNotDirect{Status::unsupported, Reason::not_direct};
 
 // The system may be asked again for what it did not even try.
 bool is_passing(int error) {
@@ -262,16 +263,20 @@ bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& trans
     return true;
 }
 
-// Asks the system for what is left of a piece.
+// Asks the system for what is left of a piece; ends it if that must go past the cache, and cannot.
 void FileQueue::add_job(size_t number) {
     Piece& piece = pieces_[number];
-    const Batch& batch = *piece.batch;
+    Batch& batch = *piece.batch;
     const uint64_t offset = batch.transfers[piece.transfer].range.file_offset + piece.start + piece.done;
     const uint64_t left = piece.nbytes - piece.done;
     std::byte* const data = piece.at + piece.done;
     OpenFile::Way way{batch.file->fd(), false};
     if (!piece.refused) {
         way = batch.file->way(batch.write, offset, left, data, length_);
+    }
+    if (!way.past_cache && batch.file->is_direct_required()) {
+        fail(batch.transfers[piece.transfer], kNotDirect, 0);
+        return finish_piece(number);
     }
     piece.past_cache = way.past_cache;
     const bool slow = !way.past_cache && left > kSlowCopy;
@@ -305,6 +310,7 @@ void FileQueue::take_result(const Result& result) {
     }
     piece.done += static_cast<uint64_t>(result.value);
     batch.file->count(piece.past_cache, static_cast<uint64_t>(result.value));
+    batch.sink->moved(piece.past_cache, static_cast<uint64_t>(result.value));
     if (result.value != 0 && piece.done < piece.nbytes) {
         return add_job(result.number);
     }

@@ -41,6 +41,8 @@ class Sink {
 public:
     virtual ~Sink() = default;
     virtual void ended(uint64_t userdata, const Ended& ended) = 0;
+    // Hears of bytes that the system has moved, and how.
+    virtual void moved(bool /*past_cache*/, uint64_t /*nbytes*/) {}
     // False: nobody asks for what has not begun yet.
     [[nodiscard]] virtual bool wanted() const = 0;
 };

@@ -10,6 +10,8 @@ namespace {
 
 // Smaller writes are gathered better by the cache; larger ones only wait longer for the disk that way.
 constexpr uint64_t kLargeWrite = 1ULL << 20;
+// The cache reads ahead of smaller reads; a disk would have to be asked for each.
+constexpr uint64_t kSmallRead = 4096;
 
 // As in linux/mman.h of Linux 6.5, which older systems do not have.
 struct CacheRange {
@@ -47,16 +49,32 @@ bool OpenFile::ends_before(uint64_t end, Length& length) const {
     return length.nbytes < end;
 }
 
+// Asks the system nothing.
+Obstacle OpenFile::misfit(uint64_t offset, uint64_t nbytes, const std::byte* data) const {
+    if (direct_.get() < 0 || refused_.load(std::memory_order_relaxed)) {
+        return Obstacle::file;
+    }
+    if ((offset & (alignment_.offset - 1)) != 0) {
+        return Obstacle::offset;
+    }
+    if ((nbytes & (alignment_.offset - 1)) != 0) {
+        return Obstacle::length;
+    }
+    return (reinterpret_cast<uintptr_t>(data) & (alignment_.memory - 1)) != 0 ? Obstacle::memory : Obstacle::none;
+}
+
+Obstacle OpenFile::obstacle(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data, Length& length) const {
+    const Obstacle found = misfit(offset, nbytes, data);
+    const bool fits = found == Obstacle::none;
+    return fits && !write && ends_before(offset + nbytes, length) ? Obstacle::end : found;
+}
+
 OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data, Length& length) const {
     const Way through{cached_.get(), false};
-    if (mode_ == Direct::never || refused_.load(std::memory_order_relaxed)) {
+    if (mode_ == Direct::never || misfit(offset, nbytes, data) != Obstacle::none) {
         return through;
     }
-    const uint64_t all = offset | nbytes | reinterpret_cast<uintptr_t>(data);
-    if ((all & (alignment_ - 1)) != 0) {
-        return through;
-    }
-    if (mode_ == Direct::automatic && (write ? nbytes < kLargeWrite : cached(offset, nbytes))) {
+    if (mode_ == Direct::automatic && (write ? nbytes < kLargeWrite : nbytes < kSmallRead || cached(offset, nbytes))) {
         return through;
     }
     if (!write && ends_before(offset + nbytes, length)) {

@@ -20,9 +20,11 @@ namespace zerohop::storage {
 // `least` are a failure without an errno: the file has ended.
 class OperationSink final : public Sink {
 public:
-    OperationSink(Host& host, OpRef op, size_t transfers, uint64_t least)
-        : host_(host), op_(std::move(op)), left_(transfers), least_(least) {}
+    // `moved` learns which way the bytes went.
+    OperationSink(Host& host, OpRef op, size_t transfers, uint64_t least, std::shared_ptr<Moved> moved)
+        : host_(host), op_(std::move(op)), left_(transfers), least_(least), moved_(std::move(moved)) {}
     void ended(uint64_t userdata, const Ended& ended) override;
+    void moved(bool past_cache, uint64_t nbytes) override { moved_->count(past_cache, nbytes); }
     bool wanted() const override { return !op_->done(); }
 
 private:
@@ -30,6 +32,7 @@ private:
     OpRef op_;
     size_t left_;
     const uint64_t least_;
+    const std::shared_ptr<Moved> moved_;
     Ended sum_;
 };
 

@@ -165,7 +165,7 @@ CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
 _UNSUPPORTED = 7
 OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED, NOT_ALLOWED = 18, 19, 24, 31, 41, 42
-OUT_OF_WATCHES = 46
+OUT_OF_WATCHES, NOT_DIRECT = 46, 47
 
 _MORE_MEMORY = "free memory of this machine, or of this container, or ask for less"
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
@@ -285,6 +285,10 @@ _BY_REASON: dict[int, _Words] = {
     OUT_OF_WATCHES: _Words(
         "out of watches: this user may watch no more descriptors",
         "raise the limit: sysctl -w fs.epoll.max_user_watches=1000000",
+    ),
+    NOT_DIRECT: _Words(
+        'not direct: bytes would go through the page cache, and require="direct" forbids that',
+        'look at file.alignment and file.size, or open the store without require="direct"',
     ),
 }
 # The words of reasons that mean the peer where the status says that it is lost, and this side otherwise.

@@ -16,6 +16,7 @@ using storage::FileIo;
 using storage::FileQueue;
 using storage::Job;
 using storage::kPieceBytes;
+using storage::Obstacle;
 using storage::OpenFile;
 using storage::Range;
 using storage::Result;
@@ -32,7 +33,7 @@ struct TestFile {
         REQUIRE(::write(made, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
         kept = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
         const int past = direct == Direct::never ? -1 : ::open(name.c_str(), flags | O_CLOEXEC | O_DIRECT);
-        file = std::make_shared<OpenFile>(::open(name.c_str(), flags | O_CLOEXEC), past, 4096, direct);
+        file = std::make_shared<OpenFile>(::open(name.c_str(), flags | O_CLOEXEC), past, storage::Alignment{}, direct);
         ::unlink(name.c_str());
         ::close(made);
     }
@@ -119,7 +120,7 @@ struct Files {
     OpRef start(const TestFile& file, const std::shared_ptr<Region>& memory, bool write, std::vector<Range> ranges,
                 uint64_t least = 0, uint64_t deadline_ns = 0) const {
         OpRef op = side.engine->operations().create(deadline_ns);
-        auto sink = std::make_shared<storage::OperationSink>(*side.engine, op, ranges.size(), least);
+        auto sink = std::make_shared<storage::OperationSink>(*side.engine, op, ranges.size(), least, moved);
         REQUIRE(queue->post({file.file, place_of(memory), write}, ranges, std::move(sink)).ok());
         return op;
     }
@@ -132,6 +133,7 @@ struct Files {
 
     Side side;
     std::shared_ptr<FileQueue> queue;
+    std::shared_ptr<storage::Moved> moved = std::make_shared<storage::Moved>(); // of all transfers of start()
 };
 
 inline std::vector<std::unique_ptr<FileIo>> backends() {

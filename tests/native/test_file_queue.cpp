@@ -53,6 +53,45 @@ TEST_CASE("files: past the page cache, where that can be") {
         CHECK(same_bytes(files.side.get(*memory), expected));
         const auto [past, through] = file.file->moved();
         CHECK(past + through == kFileBytes);
+        CHECK(files.moved->past_and_through() == std::pair(past, through));
+    }
+}
+
+TEST_CASE("files: what must go past the page cache and cannot moves no byte") {
+    for (auto& io : backends()) {
+        CAPTURE(io->name());
+        const Files files(std::move(io));
+        const auto memory = files.side.alloc(4 * kPieceBytes);
+        const Bytes there = pattern(3 * kPieceBytes + 4096, 5);
+        const TestFile file(there, O_RDWR, Direct::required);
+        constexpr Range kOdd{.file_offset = 1, .nbytes = kPieceBytes};
+        constexpr Range kLong{.file_offset = 2 * kPieceBytes, .nbytes = 2 * kPieceBytes};
+        files.side.put(*memory, Bytes(memory->nbytes(), 0xee));
+        OpRef op = files.run(file, memory, false, kOdd);
+        CHECK(op->status() == Status::unsupported);
+        CHECK(op->reason() == Reason::not_direct);
+        op = files.run(file, memory, true, {.file_offset = 4096, .nbytes = 100});
+        CHECK(op->status() == Status::unsupported);
+        CHECK(op->reason() == Reason::not_direct);
+        CHECK(files.moved->past_and_through() == std::pair<uint64_t, uint64_t>(0, 0));
+        CHECK(same_bytes(files.side.get(*memory), Bytes(memory->nbytes(), 0xee)));
+        CHECK(same_bytes(file.bytes(), there));
+
+        OpenFile::Length length;
+        const std::byte* const data = memory->host();
+        CHECK(file.file->obstacle(false, kOdd.file_offset, 4096, data, length) == Obstacle::offset);
+        CHECK(file.file->obstacle(false, 0, 4097, data, length) == Obstacle::length);
+        CHECK(file.file->obstacle(false, 0, 4096, data + 512, length) == Obstacle::memory);
+        CHECK(file.file->obstacle(false, kLong.file_offset, kLong.nbytes, data, length) == Obstacle::end);
+        CHECK(file.file->obstacle(true, kLong.file_offset, kLong.nbytes, data, length) == Obstacle::none);
+        op = files.run(file, memory, false, {.nbytes = there.size()});
+        CHECK(op->status() == Status::ok);
+        CHECK(files.moved->past_and_through() == std::pair<uint64_t, uint64_t>(there.size(), 0));
+        file.file->refuse_direct();
+        CHECK(file.file->obstacle(true, 0, 4096, data, length) == Obstacle::file);
+        op = files.run(file, memory, false, {.nbytes = 4096});
+        CHECK(op->status() == Status::unsupported);
+        CHECK(op->reason() == Reason::not_direct);
     }
 }
 

@@ -142,7 +142,8 @@ def test_explained(store: Store, random_file: Callable[..., np.ndarray]) -> None
         device = file.read_into(memory)
         host.result(PATIENCE_S)
         device.result(PATIENCE_S)
-    ways = {"host": f"file ({store.engine}) file→host direct", "sim:0": f"file ({store.engine}) file→sim:0 staged"}
+    by, cached = f"file ({store.engine})", "through the page cache"  # which has what was written just now
+    ways = {"host": f"{by} file→host {cached}", "sim:0": f"{by} file→sim:0 staged, {cached}"}
     for end, operation in (("host", host), ("sim:0", device)):
         said = str(operation.explain())
         assert said.startswith("server (") if is_served(store) else said.startswith(f"{ways[end]}, 1.0 MiB in ")

@@ -75,3 +75,11 @@ def parent_of(folder: int, path: str) -> tuple[int, str]:
     if "\0" in name:
         raise ValueError("a path has no null character")
     return open_beneath(folder, above, os.O_PATH | os.O_DIRECTORY), name
+
+
+def check_openat2(root: int) -> None:
+    """Raise Unsupported where paths cannot be kept within the folder, whose descriptor is given."""
+    try:
+        os.close(open_beneath(root, "", os.O_PATH))
+    except PermissionError:  # of the call itself: the folder is open already
+        raise refused() from None

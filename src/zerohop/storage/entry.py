@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from zerohop.errors import Unsupported
 from zerohop.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def open_store(
     threads: int = 8,
     staging_bytes: int = _STAGING_BYTES,
     timeout: float | None = None,
+    require: Literal["direct"] | None = None,
     **settings: Any,
 ) -> Store:
     """Open a folder as a Store: of this machine, or of a server.
@@ -38,11 +40,15 @@ def open_store(
         staging_bytes: bytes of host memory that bytes to and from GPUs pass through. They are taken when the first such
             transfer begins, and are never more. Full buffers make later transfers wait, and are no error.
         timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the Context's.
+        require: ``"direct"``: a transfer that cannot go past the page cache, straight between disk and memory, fails
+            with Unsupported before a byte moves, and so does opening a file whose file system has no such way. Memory
+            of GPUs is refused: its bytes pass through host buffers. Not for servers. None: transfers take the way that
+            there is; a Context with ``require="direct"`` refuses memory of GPUs all the same.
         settings: arguments of Context, for a new one.
 
     Raises:
         StorageError: there is no such folder, or it may not be read.
-        PeerLost, Unsupported, DeadlineExceeded: there is no server at the URL.
+        PeerLost, Unsupported, DeadlineExceeded: there is no server at the URL; Unsupported also for ``require``.
         ValueError, TypeError: an argument makes no sense; the errors of Context.
         LimitReached: this process has no descriptor or thread left that it needs.
         Closed: the Context is closed.
@@ -51,5 +57,12 @@ def open_store(
         # ImportedIov here because a local folder needs nothing of it.
         from zerohop.storage.remote.remote_store import RemoteStore
 
+        if require is not None:
+            raise Unsupported(
+                "require= is for folders of this machine: a server chooses how it reads its files, and says nothing of "
+                "its page cache",
+                fix="leave require out, or open_store() the folder on the server's machine",
+                operation="open_store",
+            )
         return RemoteStore(where, ctx, timeout, settings)
-    return LocalStore(where, ctx, engine, threads, staging_bytes, timeout, settings)
+    return LocalStore(where, ctx, engine, threads, staging_bytes, timeout, settings, require)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from zerohop.core.face import Local, Operation
+    from zerohop.storage.alignment import Alignment
     from zerohop.storage.file_engine import AnyMemory, FileEngine, Offsets
     from zerohop.storage.imported_iov import ImportedIov
     from zerohop.storage.iov import Iov
@@ -41,13 +42,24 @@ class File:
         path: its path within the store; of a descriptor's file (``Store.file_of``), the path that the system tells.
         mode: the mode that it was opened with; of a descriptor's file, what its descriptor allows: ``"r"`` reads,
             ``"r+"`` both, and ``"w"`` writes only.
+        alignment: what must be a multiple of how many bytes for a transfer to go past the page cache; None: a server's.
     """
 
-    def __init__(self, store: FileEngine, path: str, mode: str, native: Any, *, readable: bool = True) -> None:
+    def __init__(
+        self,
+        store: FileEngine,
+        path: str,
+        mode: str,
+        native: Any,
+        alignment: Alignment | None = None,
+        *,
+        readable: bool = True,
+    ) -> None:
         """Use ``Store.open`` or ``Store.file_of``."""
         self.store = store
         self.path = path
         self.mode = mode
+        self.alignment = alignment
         self._readable = readable
         self._native = native
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Op
     from zerohop.core.face import Local, Memory, Operation, View
+    from zerohop.storage.alignment import Alignment
     from zerohop.storage.file_ring import FileRing
 
     # Offsets and lengths in bytes.
@@ -30,6 +31,7 @@ class OpenFile(Protocol):
     """Declares what a Store needs of a File."""
 
     path: str
+    alignment: Alignment | None
 
     def native(self) -> Any:
         """Return the open file as its Store knows it; raise Closed if it is closed."""
@@ -85,7 +87,11 @@ class FileEngine(Face, abc.ABC):
 
     @abc.abstractmethod
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
-        """Return what ``FileRing.prepare`` takes for a file and memory."""
+        """Return what ``FileRing.prepare`` takes for a file and memory.
+
+        Raises:
+            Unsupported: what the Store was opened with forbids transfers between them.
+        """
 
     @abc.abstractmethod
     def transfer(

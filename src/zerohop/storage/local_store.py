@@ -8,15 +8,17 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from zerohop._native import NativeError
 from zerohop.config.checks import check_int
-from zerohop.core.face import HOST, Explanation, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
+from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
 from zerohop.shown import shown
 from zerohop.storage import failures, file_calls, names
-from zerohop.storage.beneath import open_beneath, refused
+from zerohop.storage.beneath import check_openat2
+from zerohop.storage.direct import check_ranges, of_device
+from zerohop.storage.direct_ring import DirectRing
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.opening import of_descriptor, opened
@@ -44,7 +46,11 @@ _DEPTH: Final = 256
 
 
 class LocalStore(Store):
-    """Reads and writes a folder of this machine; made by ``open_store``."""
+    """Reads and writes a folder of this machine; made by ``open_store``.
+
+    Attributes:
+        require: ``"direct"`` if transfers that cannot go past the page cache are refused.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class LocalStore(Store):
         staging_bytes: int,
         timeout: float | None,
         settings: dict[str, Any],
+        require: str | None = None,
     ) -> None:
         """Use ``open_store``."""
         self.folder = os.fspath(where) if isinstance(where, os.PathLike) else where
@@ -62,6 +69,9 @@ class LocalStore(Store):
             raise TypeError(f"where is the path of a folder, as a string or a Path, not {type(self.folder).__name__}")
         if engine not in ("auto", "threads"):
             raise ValueError(f'engine is "auto" or "threads", not {shown(engine)}')
+        if require not in (None, "direct"):
+            raise ValueError(f'require is "direct" or None, not {shown(require)}')
+        self.require = require
         check_int("threads", threads, 1, _MOST_THREADS)
         check_int("staging_bytes", staging_bytes, _MIB, _MOST_STAGING_BYTES)
         try:
@@ -71,7 +81,7 @@ class LocalStore(Store):
         self._root_lock = threading.Lock()
         self._close_root = weakref.finalize(self, os.close, self._root)
         try:
-            _check_openat2(self._root)
+            check_openat2(self._root)
             super().__init__(ctx, settings, timeout)
             try:
                 self._queue: FileQueue = self._file_queue(_DEPTH, threads, staging_bytes, uring=engine == "auto")
@@ -97,16 +107,18 @@ class LocalStore(Store):
 
     def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
         """Do ``Store.open_file``."""
+        required = self._requires(direct)
 
         def work() -> File:
             with self._folder() as root:
-                return opened(self, root, path, mode, direct)
+                return opened(self, root, path, mode, direct, required=required)
 
         return self._at_once("open", path, work)
 
     def file_of(self, fd: int, *, direct: bool | None = None) -> Operation[File]:
         """Do ``Store.file_of``."""
-        return self._at_once("file_of", "", lambda: of_descriptor(self, fd, direct))
+        required = self._requires(direct)
+        return self._at_once("file_of", "", lambda: of_descriptor(self, fd, direct, required=required))
 
     def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
         """Do ``Store.folder_call``."""
@@ -154,17 +166,25 @@ class LocalStore(Store):
         return self._defer("import_iov", self._deadline(None), work)
 
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
-        """Return the native ring."""
+        """Return the native ring, which takes only direct transfers if the Store does."""
         try:
-            return self._queue.ring(entries, writes, priority)
+            ring = self._queue.ring(entries, writes, priority)
         except NativeError as error:
             self.check_usable()
             raise from_native(*error.args, operation="ring") from None
+        # All that it lacks is passed on to the native one, which the type cannot say.
+        return ring if self.require is None else cast("FileRing", DirectRing(ring, writes=writes))
 
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the open file, the region and the part of it."""
         del writes
-        return file.native(), *_where(view)
+        self._check_device("prepare", view)
+        return file.native() if self.require is None else file, *_where(view)
+
+    def _check_device(self, kind: str, view: AnyMemory) -> None:
+        """Raise Unsupported for memory that needs host buffers, where the Store or the Context forbids them."""
+        if view.device != HOST and "direct" in (self.require, self._core.settings.require):
+            raise of_device(kind, view.device)
 
     def transfer(
         self,
@@ -184,7 +204,10 @@ class LocalStore(Store):
         sizes = index_array(lengths, "lengths")
         nbytes = int(sizes.sum())
         try:
-            posted = self._queue.transfer(
+            self._check_device(kind, view)
+            if self.require is not None:
+                check_ranges(kind, file, (memory, start, length), places, writes=writes)
+            posted, moved = self._queue.transfer(
                 native,
                 memory,
                 writes,
@@ -196,13 +219,15 @@ class LocalStore(Store):
                 not (short or writes),
                 self._deadline(timeout),
             )
+        except Unsupported as error:
+            return self._failed(kind, error)
         except NativeError as error:
             self.check_usable()
             failure = from_native(*error.args, operation=kind)
             if isinstance(view, ImportedIov):  # its owner may close it at any time
                 return self._failed(kind, failure)
             raise failure from None
-        path = self._path(file.path, view.device, writes=writes)
+        path = FilePath(file.path, self.engine, self.why_no_uring, view.device, moved, writes=writes)
         operation = FileTransfer()
         begun(operation, self._core, kind, nbytes, posted, (view, native), path)
         return operation
@@ -279,10 +304,10 @@ class LocalStore(Store):
         except OSError as error:
             return self._failed(kind, failures.of_os(error, kind, path))
 
-    def _path(self, path: str, device: str, *, writes: bool) -> FilePath:
-        ends = (device, "file") if writes else ("file", device)
-        rejected = (("io_uring", self.why_no_uring),) if self.why_no_uring else ()
-        return FilePath(path, Explanation("file", self.engine, device == "host", *ends, rejected))
+    def _requires(self, direct: bool | None) -> bool:
+        if self.require is not None and direct is False:
+            raise ValueError('direct=False: the store was opened with require="direct"')
+        return self.require is not None
 
 
 def _where(view: AnyMemory) -> tuple[Any, int, int]:
@@ -290,11 +315,3 @@ def _where(view: AnyMemory) -> tuple[Any, int, int]:
     if isinstance(view, ImportedIov):
         return view.reached, view.start, view.nbytes
     return region_of(view), offset_of(view), view.nbytes
-
-
-def _check_openat2(root: int) -> None:
-    """Raise Unsupported where paths cannot be kept within the folder, whose descriptor is given."""
-    try:
-        os.close(open_beneath(root, "", os.O_PATH))
-    except PermissionError:  # of the call itself: the folder is open already
-        raise refused() from None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
-import functools
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import out_of_descriptors
+from zerohop.storage.alignment import USUAL, Alignment, alignment_of, is_tmpfs
 from zerohop.storage.beneath import open_beneath
+from zerohop.storage.direct import check_file, no_such_way
 from zerohop.storage.failures import of_errno
 from zerohop.storage.file import FLAGS, File
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 # What a descriptor allows, as a mode.
 _MODES: Final = {os.O_RDONLY: "r", os.O_RDWR: "r+", os.O_WRONLY: "w"}
-_NEVER, _AUTOMATIC, _ALWAYS = range(3)
-# Offset and length must be multiples of this where a file system does not say of what (all known ones take less).
-_PAGE: Final = 4096
+# The numbers of `Direct` in native/storage/open_file.hpp.
+_NEVER, _AUTOMATIC, _ALWAYS, _REQUIRED = range(4)
 # A path that is no regular file must not block.
 _NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
-# f_type of tmpfs in struct statfs.
-_TMPFS: Final = 0x01021994
 
 
-def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None) -> File:
-    """Do LocalStore.open_file."""
+def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None, *, required: bool) -> File:
+    """Do LocalStore.open_file; ``required``: every transfer must go past the page cache."""
     fd = open_beneath(root, path, FLAGS[mode] | _NO_WAITING)
     try:
         _check_regular(fd, "open", path)
         _wait_again(fd)
+        if required:
+            check_file(fd, "open", path)  # before it is emptied
         if mode == "w":
             os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise
-    return File(store, path, mode, _native(fd, FLAGS[mode] & os.O_ACCMODE, direct))
+    native, alignment = _native(fd, FLAGS[mode] & os.O_ACCMODE, direct, ("open", path) if required else None)
+    return File(store, path, mode, native, alignment)
 
 
-def of_descriptor(store: FileEngine, fd: int, direct: bool | None) -> File:
-    """Do Store.file_of."""
+def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: bool) -> File:
+    """Do Store.file_of; ``required`` as for ``opened``."""
     check_int("fd", fd, 0)
     if direct is not None:
         check_flag("direct", direct)
@@ -67,7 +67,8 @@ def of_descriptor(store: FileEngine, fd: int, direct: bool | None) -> File:
         raise of_errno(errno.EBADF, "file_of", path, said=said, fix=fix)
     access = flags & os.O_ACCMODE
     own = _another(fd, access, flags, path)
-    return File(store, path, _MODES[access], _native(own, access, direct), readable=access != os.O_WRONLY)
+    native, alignment = _native(own, access, direct, ("file_of", path) if required else None)
+    return File(store, path, _MODES[access], native, alignment, readable=access != os.O_WRONLY)
 
 
 def path_of(fd: int) -> str:
@@ -99,23 +100,38 @@ def _wait_again(fd: int) -> None:
     io_uring takes it for a promise that no read blocks. On tmpfs, which says no such thing itself, that saves a
     hand-over to another thread each time. Elsewhere the call that begins a read would block.
     """
-    if not _is_tmpfs(fd):
+    if not is_tmpfs(fd):
         os.set_blocking(fd, True)
 
 
-def _native(fd: int, access: int, direct: bool | None) -> OpenFile:
-    """Return the open file that native code takes, which owns the descriptor; or raise, with the descriptor closed."""
-    past_cache = -1
+def _native(fd: int, access: int, direct: bool | None, required: tuple[str, str] | None) -> tuple[OpenFile, Alignment]:
+    """Return the open file that native code takes, which owns the descriptor; or raise, with the descriptor closed.
+
+    Args:
+        fd: the descriptor.
+        access: what it allows, as a flag of ``os.open``.
+        direct: as for ``Store.open``.
+        required: names of the call and of the file if every transfer must go past the page cache, for the error.
+    """
+    other = -1
     try:
-        if direct is not False:
-            past_cache = _without_cache(fd, access | (fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK))
-        how = _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
-        return OpenFile(fd, past_cache, _PAGE, how)
+        alignment = None if direct is False else alignment_of(fd)
+        if alignment is not None:
+            other = _without_cache(fd, access | (fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK))
+        _check_way(other, required)
+        how = _REQUIRED if required else _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
+        alignment = alignment or USUAL
+        return OpenFile(fd, other, *alignment, how), alignment
     except BaseException:
         os.close(fd)
-        if past_cache >= 0:
-            os.close(past_cache)
+        if other >= 0:
+            os.close(other)
         raise
+
+
+def _check_way(past_cache_fd: int, required: tuple[str, str] | None) -> None:
+    if required is not None and past_cache_fd < 0:
+        raise no_such_way(*required)
 
 
 def _check_regular(fd: int, operation: str, path: str) -> None:
@@ -123,17 +139,6 @@ def _check_regular(fd: int, operation: str, path: str) -> None:
         raise of_errno(
             errno.EINVAL, operation, path, said="not a regular file", fix="name a file that has bytes of its own"
         )
-
-
-@functools.cache
-def _fstatfs() -> Any:
-    return ctypes.CDLL(None).fstatfs
-
-
-def _is_tmpfs(fd: int) -> bool:
-    function = _fstatfs()
-    facts = (ctypes.c_long * 64)()  # more than a struct statfs has, and its first field is a long
-    return bool(function(fd, facts) == 0 and facts[0] == _TMPFS)
 
 
 def _without_cache(fd: int, flags: int) -> int:

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from zerohop._native import Status
-from zerohop.core.face import Explanation, InFlight
+from zerohop.core.face import HOST, Explanation, InFlight
 from zerohop.errors import DeadlineExceeded
 from zerohop.storage import failures
 
 if TYPE_CHECKING:
-    from zerohop._native import Endpoint, Op
+    from zerohop._native import Endpoint, Moved, Op
 
 
-class FilePath(NamedTuple):
-    """Describes the path of a transfer between a file and memory."""
+class FilePath:
+    """Describes the path of a transfer between a file and memory: the one that the bytes have taken so far."""
 
-    filename: str
-    explanation: Explanation
-    peer: str = ""
+    __slots__ = "_device", "_engine", "_moved", "_rejected", "_writes", "filename"
+
+    peer = ""
+
+    def __init__(
+        self, filename: str, engine: str, why_no_uring: str, device: str, moved: Moved, *, writes: bool
+    ) -> None:
+        """Hold what is known.
+
+        Args:
+            filename: path of the file.
+            engine: how the store reads and writes.
+            why_no_uring: why that is not io_uring; empty if it is.
+            device: where the memory is.
+            moved: what native code counts.
+            writes: whether the file is written.
+        """
+        self.filename = filename
+        self._engine = engine
+        self._device = device
+        self._moved = moved
+        self._writes = writes
+        self._rejected: tuple[tuple[str, str], ...] = (("io_uring", why_no_uring),) if why_no_uring else ()
+        if device != HOST:
+            self._rejected += (("GPUDirect Storage", "this version does not use it"),)
+
+    @property
+    def explanation(self) -> Explanation:
+        """Return the path, with the way of the bytes that have moved so far."""
+        past, through = self._moved.past_and_through()
+        ends = (self._device, "file") if self._writes else ("file", self._device)
+        staged = self._device != HOST
+        way = ("staged, " if staged else "") + _in_words(past, through)
+        direct = bool(past) and not through and not staged
+        return Explanation("file", self._engine, direct, *ends, self._rejected, way=way)
 
     def endpoint(self) -> Endpoint | None:
         """Return None: no lane carries out the transfer."""
         return None
+
+
+def _in_words(past: int, through: int) -> str:
+    if past and through:
+        return f"{past} bytes past the page cache and {through} through it"
+    return "past the page cache" if past else "through the page cache" if through else "no byte moved"
 
 
 class ServedPath:

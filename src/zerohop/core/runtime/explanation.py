@@ -12,7 +12,7 @@ class Explanation(NamedTuple):
         provider: name of the provider that was chosen, such as ``"shm"``.
         form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
         direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
-            buffers.
+            buffers. Of files: whether all bytes moved between disk and memory, without the page cache.
         local_device: where this side's memory is.
         remote_device: where the peer's memory is.
         rejected: each other path and why it was not taken.
@@ -30,6 +30,7 @@ class Explanation(NamedTuple):
         outcome: bytes, time and rate of an Operation that has ended well; otherwise ``"in flight"``, ``"cancelled"``
             or ``"failed: ..."``.
         others: the paths of the other parts of an Operation that was split.
+        way: the way of the bytes in words, where "direct" and "staged" do not say enough.
     """
 
     provider: str
@@ -47,6 +48,7 @@ class Explanation(NamedTuple):
     kind: str = ""
     outcome: str = ""
     others: tuple[str, ...] = ()
+    way: str = ""
 
     def __str__(self) -> str:
         ways = ", and ".join(dict.fromkeys([self._way(), *self.others]))
@@ -55,7 +57,7 @@ class Explanation(NamedTuple):
     def _way(self) -> str:
         if not self.provider:
             return self.kind
-        how = "direct" if self.direct else "staged"
+        how = self.way or ("direct" if self.direct else "staged")
         each = " page by page" if self.no_kernels and self.kind.endswith("_pages") else ""
         return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}{each}"
 
