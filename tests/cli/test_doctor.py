@@ -44,20 +44,20 @@ def test_a_server_on_which_all_is_well(tmp_path: Path) -> None:
     text = shown(read(tmp_path))
     assert text.startswith("device\n OK    rdma-device       mlx5_0 (mlx5_core, 0000:18:00.0), ")
     assert "\n OK    memlock           unlimited\n" in text
-    assert text.endswith("\n\n36 OK, 3 n/a\n")
+    assert text.endswith("\n\n40 OK, 4 n/a\n")
     assert "why:" not in text
     assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 
 def test_what_fails_is_told_again_at_the_end_with_what_to_type(tmp_path: Path) -> None:
     text = shown(broken(tmp_path))
-    table, _, end = text.partition("FAIL: 3 of 39 checks; to be typed as root:\n")
+    table, _, end = text.partition("FAIL: 3 of 44 checks; to be typed as root:\n")
     assert " FAIL  device-node       rxe0: /dev/infiniband/uverbs0 is missing\n" in table
     assert "why: a program opens /dev/infiniband/uverbsN to use a device\n" in table
     assert "  device-node: rxe0: /dev/infiniband/uverbs0 is missing\n    udevadm trigger --subsystem" in end
     assert "  memlock: 64 KiB may be locked: not enough to register anything of use\n    printf '* soft" in end
     assert "soft-roce" not in end  # a WARN: told above
-    assert end.endswith("\n\n16 OK, 1 WARN, 3 FAIL, 19 n/a\n")
+    assert end.endswith("\n\n18 OK, 2 WARN, 3 FAIL, 21 n/a\n")
 
 
 def test_what_is_no_command_is_marked_only_where_commands_are_copied_from(tmp_path: Path) -> None:

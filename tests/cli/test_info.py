@@ -16,6 +16,7 @@ from zerohop.cli.info import show
 from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort
 from zerohop.machine.facts import describe_listening
 from zerohop.machine.host import read_cpu, read_kernel, read_limits, read_memory
+from zerohop.machine.io_uring import IoUring
 from zerohop.machine.nics import read_rdma_devices
 
 
@@ -69,6 +70,17 @@ def test_rdma_ports_show_their_gid_or_why_they_have_none(tmp_path: Path) -> None
     assert lines[3].startswith("mlx5_2    port 1 ACTIVE")
     assert lines[4] == "no usable GID: its GID table is empty"
     assert lines[5] == "fix: give the interface an address: ip address add ADDRESS/PREFIX dev INTERFACE"
+
+
+def test_how_files_are_read() -> None:
+    assert "files" not in shown(machine())
+    text = shown(replace(machine(), io_uring=IoUring(usable=True)))
+    assert " ".join(next(line for line in text.splitlines() if "files" in line).split()).endswith("by io_uring")
+    refused = IoUring(usable=False, cause="disabled", why="the kernel [has] turned it off", fix="sysctl -w …")
+    lines = [line.strip() for line in shown(replace(machine(), io_uring=refused)).splitlines()]
+    first = next(number for number, line in enumerate(lines) if line.startswith("files"))
+    assert lines[first].endswith("read and written by threads; no io_uring: the kernel [has] turned it off")
+    assert lines[first + 1] == "fix: sysctl -w …"
 
 
 def test_insecure_listening_is_red() -> None:

@@ -19,28 +19,29 @@ NAMES = [check.name for check in CHECKS]
 
 def test_an_infiniband_server_that_has_everything(tmp_path: Path) -> None:
     healthy(tmp_path)
-    expected = dict.fromkeys(NAMES, "OK") | dict.fromkeys(("soft-roce", "settings", "subnets"), "n/a")
+    expected = dict.fromkeys(NAMES, "OK") | dict.fromkeys(("soft-roce", "settings", "subnets", "gds"), "n/a")
     assert states(diagnose(read(tmp_path))) == expected
 
 
 def test_a_roce_server_that_has_everything(tmp_path: Path) -> None:
     healthy(tmp_path, roce=True)
-    expected = dict.fromkeys(NAMES, "OK") | dict.fromkeys(("soft-roce", "settings"), "n/a")
+    expected = dict.fromkeys(NAMES, "OK") | dict.fromkeys(("soft-roce", "settings", "gds"), "n/a")
     assert states(diagnose(read(tmp_path))) == expected
 
 
 def test_a_machine_with_a_software_device(tmp_path: Path) -> None:
     guest(tmp_path)
     found = states(diagnose(read(tmp_path, process(verbs=(facts("rxe0"),)))))
-    not_there = ("settings", "link-speed", "link-errors", *(check.name for check in CHECKS if check.family == "gpu"))
-    not_there += tuple(check.name for check in CHECKS if check.family == "pcie")
+    not_there = {"settings", "link-speed", "link-errors", "gds"}
+    not_there |= {check.name for check in CHECKS if check.family in ("gpu", "pcie")}
     assert found == dict.fromkeys(NAMES, "OK") | dict.fromkeys(not_there, "n/a") | {"soft-roce": "WARN"}
 
 
 def test_a_machine_without_any_of_it_says_why_each_check_does_not_apply(tmp_path: Path) -> None:
     Sysfs(tmp_path).put("proc/sys/kernel", osrelease="6.1.0")
     checks = diagnose(read(tmp_path, process(verbs=())))
-    at_home = ("versions", "proc", "libibverbs", "descriptors", "shared-memory", "address-space")
+    at_home = {"versions", "proc", "libibverbs", "descriptors", "shared-memory", "address-space"}
+    at_home |= {"io-uring", "iov-memory", "served-files"}
     assert states(checks) == dict.fromkeys(NAMES, "n/a") | dict.fromkeys(at_home, "OK")
     for each in checks:
         assert each.found, each.name

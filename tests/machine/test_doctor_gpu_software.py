@@ -110,6 +110,56 @@ def test_a_compiler_that_is_newer_than_the_driver(tmp_path: Path) -> None:
         assert check("copy-kernels", tmp_path, process(compiler=compiler, nvidia=same)).state is State.OK
 
 
+class TestImport:
+    """Why memory of another process's GPU can or cannot be imported."""
+
+    def test_from_every_gpu(self, tmp_path: Path) -> None:
+        healthy(tmp_path)
+        found = check("gpu-import", tmp_path)
+        assert (found.state, found.fix) == (State.OK, ())
+        assert found.found == "NVIDIA: this process may use all 3 GPUs of this machine"
+        for value in ("2,0,1", "GPU-1,GPU-2,GPU-3"):
+            process_of = process(environment={"CUDA_VISIBLE_DEVICES": value})
+            assert check("gpu-import", tmp_path, process_of).state is State.OK
+
+    @pytest.mark.parametrize(("value", "shown"), [("0", 1), ("", 0), ("1,77,0", 1), ("GPU-1,0", 2)])
+    def test_a_variable_hides_gpus(self, tmp_path: Path, value: str, shown: int) -> None:
+        healthy(tmp_path)
+        found = check("gpu-import", tmp_path, process(environment={"CUDA_VISIBLE_DEVICES": value}))
+        assert (found.state, found.fix[0]) == (State.WARN, "unset CUDA_VISIBLE_DEVICES")
+        assert f"'{value}' shows {shown} of 3 GPUs: memory of the others cannot be imported" in found.found
+
+    def test_the_drivers_library_is_missing(self, tmp_path: Path) -> None:
+        healthy(tmp_path)
+        found = check("gpu-import", tmp_path, process(gpu_drivers={"cuda": WHY_NOT, "hip": "not asked"}))
+        assert (found.state, found.fix) == (State.FAIL, ("# install what comes with the driver: libcuda.so.1",))
+        assert f"nothing can be imported: {WHY_NOT}" in found.found
+
+    def test_a_container_has_some_of_the_gpus(self, tmp_path: Path) -> None:
+        healthy(tmp_path)
+        (tmp_path / "dev/nvidia4").unlink()
+        found = look("gpu-import", replace(read(tmp_path), container="docker"))
+        assert found.state is State.WARN
+        assert found.fix == ("docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …",)
+        assert "the container has 2 of the host's 3 GPUs: memory of the others cannot be imported" in found.found
+
+    def test_gpus_that_are_divided(self, tmp_path: Path) -> None:
+        healthy(tmp_path)
+        first, *others = NVIDIA.gpus
+        divided = replace(NVIDIA, gpus=(replace(first, mig=True), *others))
+        found = check("gpu-import", tmp_path, process(nvidia=divided))
+        assert (found.state, found.fix) == (State.WARN, (f"nvidia-smi -i {first.pci_address} -mig 0",))
+        assert "no instance imports memory of another" in found.found
+
+    def test_of_amd(self, tmp_path: Path) -> None:
+        healthy(tmp_path)
+        gpu = replace(read(tmp_path).gpus[0], kind="hip")
+        system = replace(read(tmp_path, process(environment={"HIP_VISIBLE_DEVICES": "0"})), gpus=(gpu,))
+        assert look("gpu-import", system).found == "AMD: this process may use the GPU of this machine"
+        hidden = replace(read(tmp_path, process(environment={"ROCR_VISIBLE_DEVICES": "7"})), gpus=(gpu,))
+        assert look("gpu-import", hidden).fix[0] == "unset ROCR_VISIBLE_DEVICES"
+
+
 class TestFindCompiler:
     """What the packages say, whether they are installed here or not."""
 

@@ -57,6 +57,18 @@ def test_wrapped(store: Store, random_file: Callable[..., np.ndarray]) -> None:
     memory.close()
 
 
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_advice_on_alignment(store: Store, device: str) -> None:
+    """Memory of a GPU should begin at a multiple of 256 bytes, and what is allocated does."""
+    with store.iov(MIB, device) as whole:
+        assert whole.advice == ""
+        for start, behind in ((0, 0), (256, 0), (4, 4), (511, 255)):
+            part = store.wrap(whole[start:])
+            said = f"the memory begins {behind} bytes behind a multiple of 256; "
+            assert part.advice.startswith(said) if behind and device != "host" else part.advice == ""
+            part.close()
+
+
 def test_wrapped_tensor(store: Store, random_file: Callable[..., np.ndarray]) -> None:
     torch = pytest.importorskip("torch")
     there = random_file("data", 16384)

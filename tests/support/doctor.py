@@ -10,6 +10,7 @@ from support.sysfs import HGX_GPUS, HGX_NICS, Sysfs, hgx_h100, soft_roce
 from zerohop.machine.doctor import CHECKS, Check, System, read_system
 from zerohop.machine.doctor.process import Compiler, Library, Process
 from zerohop.machine.host import Limit
+from zerohop.machine.io_uring import IoUring
 from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def process(**changes: Any) -> Process:
         gpu_drivers={"cuda": "", "hip": ""},
         compiler=Compiler((12, 4)),
         nvidia=NVIDIA,
+        io_uring=IoUring(usable=True),
     )
     return replace(content, **changes)
 

@@ -70,11 +70,11 @@ def doctor(
     family: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Only device, software, port, address, limits, gpu or pcie; may be repeated."
+            metavar="NAME", help="Only device, software, port, address, limits, gpu, pcie or storage; may be repeated."
         ),
     ] = None,
 ) -> None:
-    """Whether RDMA works on this machine: every check with OK, WARN or FAIL, and the command that fixes it.
+    """Whether RDMA, GPUs and files work well here: every check with OK, WARN or FAIL, and the command that fixes it.
 
     The exit status is 1 when a check FAILs and 0 otherwise, also when there are WARNs.
     """

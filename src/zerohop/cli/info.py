@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice, RdmaPort
+    from zerohop.machine.io_uring import IoUring
     from zerohop.machine.nvml import Nvidia
 
 _USABLE = "[green]usable[/]"
@@ -62,6 +63,8 @@ def show(machine: Machine, console: Console) -> None:
     facts.add_row("/dev/shm", f"{_size(memory.shared_total)}, {_size(memory.shared_free)} free")
     locked = _size(limits.locked_memory, "unlimited")
     facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
+    if machine.io_uring is not None:
+        facts.add_row("files", _files(machine.io_uring))
     if machine.nvidia is not None:
         facts.add_row("GPU driver", _driver(machine, machine.nvidia))
     facts.add_row("listens on", _listening(machine.listening))
@@ -115,6 +118,15 @@ def _encryption(listening: Listening) -> str:
         "control": "\ncontrol channels go through TLS, bytes on lanes are not encrypted",
         "all": "\ncontrol channels and tcp lanes go through TLS, RDMA is for this host only",
     }[listening.encryption]
+
+
+def _files(io_uring: IoUring) -> str:
+    if io_uring.usable:
+        return "read and written by io_uring"
+    return (
+        f"read and written by threads; [yellow]no io_uring[/]: {escape(io_uring.why)}"
+        f"\n[bold]fix:[/] {escape(io_uring.fix)}"
+    )
 
 
 def _driver(machine: Machine, nvidia: Nvidia) -> str:

@@ -23,6 +23,7 @@ from zerohop.machine.host import (
     read_memory,
     why_no_context,
 )
+from zerohop.machine.io_uring import IoUring, read_io_uring
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
 from zerohop.machine.nvml import Nvidia, read_nvidia
 
@@ -149,7 +150,10 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Holds the facts of this machine and this process; ``nvidia`` is None without NVIDIA GPUs."""
+    """Holds the facts of this machine and this process.
+
+    ``nvidia`` is None without NVIDIA GPUs, and ``io_uring`` where it was not asked for.
+    """
 
     zerohop: str
     cpu: Cpu
@@ -164,6 +168,7 @@ class Machine:
     nvidia: Nvidia | None = None
     cuda_visible_devices: str | None = None
     nvidia_open_modules: bool | None = None
+    io_uring: IoUring | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers."""
@@ -202,6 +207,7 @@ def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machi
         nvidia=read_nvidia() if any(each.kind == "cuda" for each in found) else None,
         cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         nvidia_open_modules=read_open_modules(root),
+        io_uring=read_io_uring(root),
         nics=read_nics(root),
         rdma_devices=read_rdma_devices(root),
         providers=read_providers(),

@@ -1,4 +1,4 @@
-"""Runs every check that concerns RDMA and that a user would otherwise do by hand.
+"""Runs every check of RDMA, GPUs and storage that a user would otherwise do by hand.
 
 `read_system` reads the facts once. Each check judges them: it says OK, WARN or FAIL with commands to type, or why it
 does not apply here. A check reads no other facts, so that it can be tried on the facts of another machine.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.machine.doctor import address, device, gpu, gpu_software, limits, pcie, port, software
+from zerohop.machine.doctor import address, device, gpu, gpu_software, limits, pcie, port, software, storage
 from zerohop.machine.doctor.check import Check, Checker, State
 from zerohop.machine.doctor.system import System, read_system
 
@@ -27,6 +27,7 @@ CHECKS: tuple[Checker, ...] = (
     *gpu.CHECKS,
     *gpu_software.CHECKS,
     *pcie.CHECKS,
+    *storage.CHECKS,
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, shortened, warn
+from zerohop.machine.doctor.check import State, Verdict, checks_of, combined, fail, not_here, ok, shortened, warn
 from zerohop.machine.doctor.words import add_to_container, no_gpu, no_nvidia, on_the_host
 
 if TYPE_CHECKING:
@@ -60,6 +60,48 @@ def copy_kernels(system: System) -> Verdict:
         # The compiled kernels are cached, and would be found again.
         return warn(f"{told}: page lists are copied page by page", extra, "rm -f ~/.cache/zerohop/copy-sm*.cubin")
     return ok(told)
+
+
+@on_any("gpu-import", "memory of another process's GPU can be imported only by a process that may use that GPU itself")
+def gpu_import(system: System) -> Verdict:
+    """Check that this process may use every GPU of the machine, and so import memory of every process on it."""
+    kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
+    return combined((_LIBRARIES[kind][0], _import(system, kind)) for kind in kinds)
+
+
+def _import(system: System, kind: str) -> Verdict:
+    library = _library(system, kind)
+    if library.state is State.FAIL:
+        return fail(f"nothing can be imported: {library.found}", *library.fix)
+    there = sum(gpu.kind == kind for gpu in system.gpus)
+    nodes = sum(node.removeprefix("nvidia").isdecimal() for node in system.gpu_nodes)
+    lost = "memory of the others cannot be imported"
+    if kind == "cuda" and system.container and 0 < nodes < there:
+        told = f"the container has {nodes} of the host's {there} GPUs: {lost}"
+        return warn(told, *add_to_container(system, _FLAGS, _POD))
+    for variable in _VISIBLE[kind]:
+        value = system.process.environment.get(variable)
+        shown = there if value is None else _shown(value, there)
+        if shown < there:
+            choose = "# and choose the GPU in the program, as with torch.cuda.set_device()"
+            return warn(f"{variable}='{value}' shows {shown} of {there} GPUs: {lost}", f"unset {variable}", choose)
+    nvidia = system.process.nvidia if kind == "cuda" else None
+    divided = [gpu.pci_address for gpu in nvidia.gpus if gpu.mig] if nvidia is not None else []
+    if divided:
+        disable = [f"nvidia-smi -i {address} -mig 0" for address in divided]
+        told = f"divided by MIG: {', '.join(divided)}: no instance imports memory of another"
+        return warn(told, *on_the_host(system, *disable))
+    return ok(f"this process may use {'the GPU' if there == 1 else f'all {there} GPUs'} of this machine")
+
+
+def _shown(value: str, count: int) -> int:
+    """Return how many GPUs an environment variable shows: those before the first entry that names none."""
+    shown = 0
+    for entry in value.split(","):
+        if not _exists(entry.strip(), count):
+            break
+        shown += 1
+    return shown
 
 
 def _visible(system: System, variable: str, kind: str) -> Verdict:
@@ -183,4 +225,4 @@ def _told(nvidia: Nvidia) -> str:
     return f"{len(nvidia.gpus)} GPUs: {counts['nvlink']} pairs by NVLink, {counts['pcie']} over PCIe"
 
 
-CHECKS = (gpu_library, gpu_visible, copy_kernels, gpu_versions, gpu_fabric, gpu_peers)
+CHECKS = (gpu_library, gpu_visible, copy_kernels, gpu_versions, gpu_fabric, gpu_peers, gpu_import)

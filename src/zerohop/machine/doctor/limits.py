@@ -32,7 +32,7 @@ def memlock(system: System) -> Verdict:
     told = f"{size(limit.soft)} may be locked"
     if system.process.locks_freely:
         return ok(f"{told}, and this process may exceed it (CAP_IPC_LOCK)")
-    fixes = _raise_memlock(system, limit)
+    fixes = raise_memlock(system, limit)
     if limit.soft < _LEAST_LOCKED:
         return fail(f"{told}: not enough to register anything of use", *fixes)
     return warn(f"{told}, all registered memory of the process together", *fixes)
@@ -48,13 +48,7 @@ def descriptors(system: System) -> Verdict:
     told = f"{limit.soft} descriptors: connections to about {peers} peers"
     if limit.soft >= _LEAST_DESCRIPTORS:
         return ok(told)
-    wanted = "65536" if limit.hard is None or limit.hard >= 65536 else str(limit.hard)
-    if limit.hard is None or limit.hard > limit.soft:
-        return warn(told, f"ulimit -n {wanted}")
-    if system.container:
-        of_the_node = "nothing: the limit is that of the node's container runtime (LimitNOFILE of containerd)"
-        return warn(told, *add_to_container(system, "--ulimit nofile=65536", of_the_node))
-    return warn(told, "echo '* hard nofile 65536' >/etc/security/limits.d/nofile.conf", "# then log in again")
+    return warn(told, *raise_descriptors(system, limit))
 
 
 @check("shared-memory", "multiprocessing.shared_memory and shared torch tensors live in /dev/shm; zerohop's own do not")
@@ -88,7 +82,19 @@ def address_space(system: System) -> Verdict:
     return warn(told, "# remove the limit `as` from /etc/security/limits.conf, or from the job's description")
 
 
-def _raise_memlock(system: System, limit: Limit) -> tuple[str, ...]:
+def raise_descriptors(system: System, limit: Limit) -> tuple[str, ...]:
+    """Return how the limit of open descriptors is raised."""
+    wanted = "65536" if limit.hard is None or limit.hard >= 65536 else str(limit.hard)
+    if limit.hard is None or (limit.soft is not None and limit.hard > limit.soft):
+        return (f"ulimit -n {wanted}",)
+    if system.container:
+        of_the_node = "nothing: the limit is that of the node's container runtime (LimitNOFILE of containerd)"
+        return add_to_container(system, "--ulimit nofile=65536", of_the_node)
+    return "echo '* hard nofile 65536' >/etc/security/limits.d/nofile.conf", "# then log in again"
+
+
+def raise_memlock(system: System, limit: Limit) -> tuple[str, ...]:
+    """Return how the limit of locked memory is raised."""
     if limit.hard is None:
         return ("ulimit -l unlimited", "# of a service: LimitMEMLOCK=infinity in its unit")
     if system.container == "kubernetes":

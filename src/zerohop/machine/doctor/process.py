@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
 from zerohop.machine.host import read_limit, why_no_context
+from zerohop.machine.io_uring import read_io_uring
 from zerohop.machine.nvml import read_nvidia
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zerohop.machine.host import Limit
+    from zerohop.machine.io_uring import IoUring
     from zerohop.machine.nvml import Nvidia
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
@@ -67,6 +69,7 @@ class Process:
         nvidia: facts from NVIDIA's management library; None if it was not asked.
         compiler: NVRTC, found as the packages that compile the copy kernels find it.
         no_context: why no Context can be opened in it, and the fix; empty texts if one can.
+        io_uring: whether files can be read by io_uring; None if it was not asked.
     """
 
     locks_freely: bool
@@ -82,6 +85,7 @@ class Process:
     compiler: Compiler = Compiler(None, "not looked for")
     no_context: tuple[str, str] = "", ""
     nvidia: Nvidia | None = None
+    io_uring: IoUring | None = None
 
 
 def read_process() -> Process:
@@ -104,6 +108,7 @@ def read_process() -> Process:
         compiler=find_compiler(),
         no_context=why_no_context(),
         nvidia=read_nvidia(),
+        io_uring=read_io_uring(),
     )
 
 

@@ -1,0 +1,126 @@
+"""The doctor's family "storage", each check in its states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.doctor import UNLIMITED, check, healthy, look, process, read
+from zerohop.machine.doctor import Check, State
+from zerohop.machine.host import Limit
+from zerohop.machine.io_uring import IoUring
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+RAISE = "sysctl -w kernel.io_uring_disabled=0"
+
+
+def in_container(root: Path, name: str, container: str, **changes: Any) -> Check:
+    """The result of a check in a container, or outside of one."""
+    return look(name, replace(read(root, process(**changes)), container=container))
+
+
+@pytest.mark.parametrize(
+    ("cause", "container", "fix"),
+    [
+        ("build", "", "apt-get install -y liburing-dev"),
+        ("build", "docker", "apt-get install -y liburing-dev"),
+        ("disabled", "", RAISE),
+        ("disabled", "docker", "# on the host, not in this container:"),
+        ("restricted", "", RAISE),
+        ("filter", "", "# of a service: systemctl edit NAME, with SystemCallFilter=@io-uring under [Service]"),
+        ("filter", "docker", "docker run --security-opt seccomp=PROFILE.json …"),
+        ("filter", "podman", "podman run --security-opt seccomp=PROFILE.json …"),
+        (
+            "filter",
+            "kubernetes",
+            "# in the pod: securityContext: {seccompProfile: {type: Localhost, localhostProfile: PROFILE.json}}",
+        ),
+        ("kernel", "", "# what to type"),
+        ("memlock", "", "ulimit -l unlimited"),
+        ("descriptors", "", "ulimit -n 65536"),
+        ("other", "", RAISE),
+        ("other", "podman", "# on the host, not in this container:"),
+    ],
+)
+def test_without_io_uring(tmp_path: Path, cause: Any, container: str, fix: str) -> None:
+    told = "what to type" if cause == "kernel" else RAISE
+    refused = IoUring(usable=False, cause=cause, why="the reason", fix=told)
+    found = in_container(tmp_path, "io-uring", container, io_uring=refused)
+    assert (found.state, found.found) == (State.WARN, "the reason: threads read and write files")
+    assert found.fix[0] == fix
+    if cause == "filter" and container:
+        assert "io_uring_setup, io_uring_enter and io_uring_register" in found.fix[1]
+    if cause in ("disabled", "restricted"):
+        assert RAISE in found.fix
+        assert found.fix[-1].startswith("echo kernel.io_uring_disabled=0 >/etc/sysctl.d/")
+
+
+def test_with_io_uring(tmp_path: Path) -> None:
+    assert check("io-uring", tmp_path).found == "usable"
+    assert check("io-uring", tmp_path, process(io_uring=None)).state is State.NOT_HERE
+
+
+@pytest.mark.parametrize(
+    ("soft", "state", "found"),
+    [
+        (
+            8 * MIB,
+            State.WARN,
+            "8 MiB may be locked, all Iovs of this user together: transfers of the others are slower",
+        ),
+        (256 * MIB - 1, State.WARN, "256 MiB may be locked, all Iovs of this user together: "),
+        (256 * MIB, State.OK, "256 MiB may be locked, all Iovs of this user together"),
+    ],
+)
+def test_memory_of_iovs(tmp_path: Path, soft: int, state: State, found: str) -> None:
+    result = check("iov-memory", tmp_path, process(memlock=Limit(soft, None)))
+    assert result.state is state
+    assert result.found.startswith(found)
+    assert result.fix[:1] == (("ulimit -l unlimited",) if state is State.WARN else ())
+
+
+def test_memory_of_iovs_without_a_limit_that_holds(tmp_path: Path) -> None:
+    assert check("iov-memory", tmp_path, process(memlock=UNLIMITED)).found == "unlimited"
+    free = check("iov-memory", tmp_path, process(memlock=Limit(MIB, MIB), locks_freely=True))
+    assert free.found == "1 MiB may be locked, and this process may exceed it (CAP_IPC_LOCK)"
+    threads = process(memlock=Limit(0, 0), io_uring=IoUring(usable=False, cause="kernel", why="the reason", fix="it"))
+    assert check("iov-memory", tmp_path, threads).state is State.NOT_HERE
+
+
+@pytest.mark.parametrize(
+    ("limit", "container", "state", "fix"),
+    [
+        (UNLIMITED, "", State.OK, ()),
+        (Limit(4096, 4096), "", State.OK, ()),
+        (Limit(4095, None), "", State.WARN, ("ulimit -n 65536",)),
+        (Limit(1024, 8192), "docker", State.WARN, ("ulimit -n 8192",)),
+        (Limit(1024, 1024), "docker", State.WARN, ("docker run --ulimit nofile=65536 …",)),
+    ],
+)
+def test_files_of_a_servers_clients(
+    tmp_path: Path, limit: Limit, container: str, state: State, fix: tuple[str, ...]
+) -> None:
+    found = in_container(tmp_path, "served-files", container, descriptors=limit)
+    assert (found.state, found.fix) == (state, fix)
+    if limit.soft is not None:
+        assert found.found.startswith(f"{limit.soft} descriptors: a server may have less than {limit.soft // 2} files")
+
+
+@pytest.mark.parametrize(("version", "found"), [(None, "not loaded"), ("", "loaded"), ("2.20.6", "loaded (2.20.6)")])
+def test_the_state_of_gpudirect_storage(tmp_path: Path, version: str | None, found: str) -> None:
+    sysfs = healthy(tmp_path)
+    if version is not None:
+        sysfs.put("sys/module/nvidia_fs", **({"version": version} if version else {}))
+    result = check("gds", tmp_path)
+    assert (result.state, result.fix) == (State.NOT_HERE, ())
+    assert result.found.startswith("not used: bytes between files and GPUs pass through host buffers")
+    assert result.found.endswith(f"nvidia_fs is {found}")
+
+
+def test_gpudirect_storage_without_a_gpu(tmp_path: Path) -> None:
+    assert check("gds", tmp_path).found == "this machine has no NVIDIA GPU"
