@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <mutex>
 #include <new>
 #include <poll.h>
@@ -14,19 +13,10 @@ namespace zerohop::storage {
 
 namespace {
 
-// A copy of the cache's that takes longer is for another thread.
-constexpr uint64_t kSlowCopy = 64ULL << 10;
 constexpr size_t kResults = 64;
-// What reads of a local disk need to end, at most. A queue whose engine was closed in a hurry is reaped by nobody else.
+// Reads of a local disk need less to end. A queue whose engine was closed in a hurry is reaped by nobody else.
 constexpr uint64_t kLastWait = 2 * kSecond;
 constexpr int kLastWaitPieceMs = 10;
-constexpr Outcome kFileError{Status::file_error, Reason::none};
-constexpr Outcome kNotDirect{Status::unsupported, Reason::not_direct};
-
-// The system may be asked again for what it did not even try.
-bool is_passing(int error) {
-    return error == EINTR || error == EAGAIN || error == ECANCELED;
-}
 
 } // namespace
 
@@ -223,177 +213,6 @@ bool FileQueue::issue_first(std::deque<std::shared_ptr<Batch>>& waiting) {
         }
     }
     return true;
-}
-
-// Returns false if there is no room; the transfer may also have failed.
-bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& transfer, size_t index) {
-    if (free_.empty()) {
-        return false;
-    }
-    const size_t number = free_.back();
-    Piece& piece = pieces_[number];
-    if (batch->memory.host != nullptr) {
-        piece.at = batch->memory.host + transfer.range.memory_offset + transfer.issued;
-    } else {
-        Outcome why;
-        piece.block = staging_.try_acquire(why);
-        if (!piece.block) {
-            if (!why.ok()) {
-                fail(transfer, why, 0);
-            }
-            return !why.ok();
-        }
-        piece.at = piece.block.data();
-    }
-    free_.pop_back();
-    piece.batch = batch;
-    piece.transfer = index;
-    piece.start = transfer.issued;
-    piece.nbytes = std::min(kPieceBytes, transfer.limit - transfer.issued);
-    piece.done = 0;
-    piece.refused = false;
-    transfer.issued += piece.nbytes;
-    ++transfer.pieces;
-    under_way_.fetch_add(1, std::memory_order_release);
-    if (batch->write && piece.block) {
-        copy(number, false);
-    } else {
-        add_job(number);
-    }
-    return true;
-}
-
-// Asks the system for what is left of a piece; ends it if that must go past the cache, and cannot.
-void FileQueue::add_job(size_t number) {
-    Piece& piece = pieces_[number];
-    Batch& batch = *piece.batch;
-    const uint64_t offset = batch.transfers[piece.transfer].range.file_offset + piece.start + piece.done;
-    const uint64_t left = piece.nbytes - piece.done;
-    std::byte* const data = piece.at + piece.done;
-    OpenFile::Way way{batch.file->fd(), false};
-    if (!piece.refused) {
-        way = batch.file->way(batch.write, offset, left, data, length_);
-    }
-    if (!way.past_cache && batch.file->is_direct_required()) {
-        fail(batch.transfers[piece.transfer], kNotDirect, 0);
-        return finish_piece(number);
-    }
-    piece.past_cache = way.past_cache;
-    const bool slow = !way.past_cache && left > kSlowCopy;
-    const int buffer = batch.fixed.empty()
-                           ? -1
-                           : FixedBuffers::find(batch.fixed, static_cast<uint64_t>(data - batch.memory.host), left);
-    io_.add({way.fd, batch.write, slow, batch.priority, data, static_cast<uint32_t>(left), offset, buffer, number});
-}
-
-void FileQueue::take_result(const Result& result) {
-    Piece& piece = pieces_[result.number];
-    Batch& batch = *piece.batch;
-    if (result.value < 0 && is_passing(-result.value)) {
-        if (!closed_ && batch.sink->wanted()) {
-            return add_job(result.number);
-        }
-        return fail_piece(result.number, closed_.value_or(Outcome{Status::cancelled, Reason::user}), 0);
-    }
-    if (result.refused) {
-        return fail_piece(result.number, {Status::unsupported, Reason::not_allowed}, 0);
-    }
-    if (result.value == -EINVAL && piece.past_cache) {
-        batch.file->refuse_direct();
-        piece.refused = true;
-        return add_job(result.number);
-    }
-    if (result.value < 0 || (result.value == 0 && batch.write)) {
-        const int error = result.value < 0 ? -result.value : EIO;
-        const Outcome gone = batch.memory.foreign ? kMemoryGone : kLocalMemoryGone;
-        return fail_piece(result.number, error == EFAULT ? gone : kFileError, error);
-    }
-    piece.done += static_cast<uint64_t>(result.value);
-    batch.file->count(piece.past_cache, static_cast<uint64_t>(result.value));
-    batch.sink->moved(piece.past_cache, static_cast<uint64_t>(result.value));
-    if (result.value != 0 && piece.done < piece.nbytes) {
-        return add_job(result.number);
-    }
-    if (!batch.write && piece.block && piece.done != 0) {
-        return copy(result.number, true);
-    }
-    finish_piece(result.number);
-}
-
-// Copies what a piece has between its block and the device.
-void FileQueue::copy(size_t number, bool to_device) {
-    Piece& piece = pieces_[number];
-    const Place& memory = piece.batch->memory;
-    const uint64_t device = memory.address + piece.batch->transfers[piece.transfer].range.memory_offset + piece.start;
-    const auto host = reinterpret_cast<uint64_t>(piece.at);
-    Outcome why;
-    accel::Stream* const stream = engine_.accelerators().stream(
-        memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
-        1 + static_cast<unsigned>(number % 4), why);
-    if (stream == nullptr) {
-        return fail_piece(number, why, 0);
-    }
-    const accel::CopySegment segment{to_device ? device : host, to_device ? host : device,
-                                     to_device ? piece.done : piece.nbytes};
-    try {
-        piece.copy = stream->copy({&segment, 1});
-    } catch (const std::bad_alloc&) {
-        return fail_piece(number, {Status::no_memory, Reason::out_of_memory}, 0);
-    }
-    copying_.push_back(number);
-    copies_.fetch_add(1, std::memory_order_release);
-}
-
-bool FileQueue::look_at_copies() {
-    bool moved = false;
-    for (size_t i = 0; i < copying_.size();) {
-        const size_t number = copying_[i];
-        Piece& piece = pieces_[number];
-        if (piece.copy->query() == accel::EventState::pending) {
-            ++i;
-            continue;
-        }
-        const Outcome outcome = piece.copy->outcome();
-        piece.copy.reset();
-        copying_[i] = copying_.back();
-        copying_.pop_back();
-        copies_.fetch_sub(1, std::memory_order_release);
-        moved = true;
-        if (!outcome.ok()) {
-            fail_piece(number, outcome, 0);
-        } else if (piece.batch->write) {
-            add_job(number);
-        } else {
-            finish_piece(number);
-        }
-    }
-    return moved;
-}
-
-void FileQueue::fail_piece(size_t number, Outcome outcome, int error) {
-    Piece& piece = pieces_[number];
-    if (piece.block && !piece.batch->write) {
-        piece.done = 0; // its bytes have come as far as the block, and not to the device
-    }
-    fail(piece.batch->transfers[piece.transfer], outcome, error);
-    finish_piece(number);
-}
-
-void FileQueue::finish_piece(size_t number) {
-    Piece& piece = pieces_[number];
-    const std::shared_ptr<Batch> batch = std::move(piece.batch);
-    Transfer& transfer = batch->transfers[piece.transfer];
-    if (piece.done < piece.nbytes) { // the file ends there, or something failed
-        transfer.reached = std::min(transfer.reached, piece.start + piece.done);
-        stop(transfer);
-    }
-    piece.block.reset();
-    free_.push_back(number);
-    --transfer.pieces;
-    if (transfer.pieces == 0 && transfer.all_issued) {
-        end(*batch, transfer);
-    }
-    under_way_.fetch_sub(1, std::memory_order_release);
 }
 
 // Makes no more pieces of a transfer. The first failure counts.
