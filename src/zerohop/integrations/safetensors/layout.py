@@ -12,17 +12,15 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
+
+from zerohop.integrations.safetensors.dtypes import BITS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_HEADER_BYTES = 100_000_000
-_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
-    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
-}  # fmt: skip
+PREFIX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +63,62 @@ def read_layout(path: Path) -> SafetensorsFile:
         OSError: the file cannot be read.
     """
     size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(PREFIX_BYTES)
+        return parse_layout(file.read(header_length(prefix, size, str(path))), size, str(path))
+
+
+def header_length(prefix: bytes, size: int, name: str) -> int:
+    """Return the length of the header that follows the prefix, which is the first 8 bytes of a file.
+
+    Args:
+        prefix: these bytes, or all that the file has.
+        size: length of the file in bytes.
+        name: how errors call the file.
+
+    Raises:
+        SafetensorsError: no file of this size has such a header.
+    """
+    if len(prefix) < PREFIX_BYTES:
+        raise _damaged(name, f"the file has {len(prefix)} bytes; the header's length alone takes {PREFIX_BYTES}")
+    length: int = struct.unpack("<Q", prefix)[0]
+    if length > MAX_HEADER_BYTES:
+        raise _damaged(name, f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+    if length > size - PREFIX_BYTES:
+        left = size - PREFIX_BYTES
+        raise _damaged(name, f"the header claims {length} bytes; the file has {left} after the length")
+    return length
+
+
+def parse_layout(header: bytes, size: int, name: str) -> SafetensorsFile:
+    """Return the layout that a header tells, if it keeps every promise of the format.
+
+    Args:
+        header: the JSON, as long as ``header_length`` said.
+        size: length of the file in bytes.
+        name: how errors call the file.
+
+    Raises:
+        SafetensorsError: it breaks the format.
+    """
     try:
-        with path.open("rb") as file:
-            header = _read_header(file, size)
-        data_start = 8 + len(header)
         raw = _parse(header)
         metadata = _metadata(raw.pop("__metadata__", {}))
-        tensors = sorted((_entry(name, facts) for name, facts in raw.items()), key=lambda t: (t.offset, t.nbytes))
+        data_start = PREFIX_BYTES + len(header)
+        tensors = sorted((_entry(tensor, facts) for tensor, facts in raw.items()), key=lambda t: (t.offset, t.nbytes))
         _check_cover(tensors, size - data_start)
     except SafetensorsError as error:
-        raise SafetensorsError(f"{path} is not a safetensors file, or a damaged one: {error}") from None
+        raise _damaged(name, str(error)) from None
     return SafetensorsFile(data_start, size - data_start, tuple(tensors), metadata)
 
 
-def _read_header(file: BinaryIO, size: int) -> bytes:
-    prefix = file.read(8)
-    if len(prefix) < 8:
-        raise SafetensorsError(f"the file has {size} bytes; the header's length alone takes 8")
-    (length,) = struct.unpack("<Q", prefix)
-    if length > MAX_HEADER_BYTES:
-        raise SafetensorsError(f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
-    if length > size - 8:
-        raise SafetensorsError(f"the header claims {length} bytes; the file has {size - 8} after the length")
-    header = file.read(length)
-    if len(header) < length:
-        raise SafetensorsError("the file became shorter while it was read")
-    if not header.startswith(b"{"):
-        raise SafetensorsError("the header does not start with '{'")
-    return header
+def _damaged(name: str, said: str) -> SafetensorsError:
+    return SafetensorsError(f"{name} is not a safetensors file, or a damaged one: {said}")
 
 
 def _parse(header: bytes) -> dict[str, Any]:
+    if not header.startswith(b"{"):
+        raise SafetensorsError("the header does not start with '{'")
     try:
         raw = json.loads(header.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -126,7 +149,7 @@ def _naturals(value: object, what: str) -> tuple[int, ...]:
 def _entry(name: str, facts: object) -> TensorEntry:
     if not isinstance(facts, dict) or facts.keys() != {"dtype", "shape", "data_offsets"}:
         raise SafetensorsError(f"tensor {name!r} needs dtype, shape and data_offsets, and nothing else")
-    bits = _BITS.get(facts["dtype"]) if isinstance(facts["dtype"], str) else None
+    bits = BITS.get(facts["dtype"]) if isinstance(facts["dtype"], str) else None
     if bits is None:
         raise SafetensorsError(f"tensor {name!r} has an unknown dtype {facts['dtype']!r}")
     shape = _naturals(facts["shape"], f"the shape of tensor {name!r}")
