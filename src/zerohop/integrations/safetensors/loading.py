@@ -99,7 +99,7 @@ def _chosen(sources: list[Source], names: Names | None, slices: Slices) -> list[
             found[entry.name] = number, entry
     _check_known(slices, found, "slices")
     if names is None:
-        taken = found.keys()
+        taken = set(found)
     elif callable(names):
         taken = {name for name in found if names(name)}
     else:

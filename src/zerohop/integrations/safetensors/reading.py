@@ -106,15 +106,13 @@ class Reader:
 
     def _copy(self, room: Any, copies: tuple[Copy, ...]) -> None:
         targets, sources = [], []
-        for tensor, at, source, step, count, run in (
-            (c.tensor, c.at, c.source, c.step, c.count, c.run) for c in copies
-        ):
-            target = self._flat[tensor][at : at + count * run]
-            if count == 1:
-                sources.append(room[source : source + run])
+        for copy in copies:
+            target = self._flat[copy.tensor][copy.at : copy.at + copy.count * copy.run]
+            if copy.count == 1:
+                sources.append(room[copy.source : copy.source + copy.run])
             else:
-                sources.append(_strided(room, source, step, count, run))
-                target = target.reshape(count, run)
+                sources.append(_strided(room, copy))
+                target = target.reshape(copy.count, copy.run)
             targets.append(target)
         self._framework.scatter(targets, sources)
 
