@@ -140,7 +140,7 @@ def _write(
         for offset, flat in _gathered(pieces, slot):
             while len(under_way) >= _SLOTS:
                 end_first()
-            memory: Memory = file.store.context.register(flat)
+            (memory,) = file.store.context.register([flat])
             under_way.append((file.write_from(memory, offset, timeout=timeout), memory))
         while under_way:
             end_first()
