@@ -4,8 +4,8 @@
 The checkpoint is synthetic, with the tensor sizes of a language model of 1.2 billion parameters in BF16, in shards. The
 loaders take turns, warm (all bytes in the page cache) and cold (none). Two times are taken: until the call has returned
 all tensors ("loaded"), and until every byte of them was read once ("used"): safetensors maps files, and does its work
-when the bytes are used. "beside" is the peak of the process's memory that is its own, less the tensors and what the
-process had before; pages of mapped files do not count, and tensors that are mapped are no memory of its own.
+when the bytes are used. "cpu" is the processor time until loaded. "beside" is the peak of the process's own memory,
+less the tensors and what the process had before; pages of mapped files do not count, nor do tensors that are mapped.
 
 Usage: loaders.py --folder /mnt/disk [--rounds 5] [--layers 16] [--shards 5] [--loaders zerohop,safetensors]
 """
@@ -13,6 +13,7 @@ Usage: loaders.py --folder /mnt/disk [--rounds 5] [--layers 16] [--shards 5] [--
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import mmap
@@ -21,9 +22,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 HIDDEN, KEYS, INNER, WORDS = 2048, 512, 8192, 128_256
 PAGE = 4096
@@ -71,6 +74,15 @@ def by_zerohop(files: list[str]) -> dict[str, Any]:
     return load(files)
 
 
+def by_zerohop_threads(files: list[str]) -> dict[str, Any]:
+    """Load with zerohop, and threads instead of io_uring."""
+    from zerohop.integrations.safetensors import load
+    from zerohop.storage import open_store
+
+    with contextlib.closing(open_store("/", engine="threads")) as store:
+        return load(files, store=store)
+
+
 def by_safetensors(files: list[str]) -> dict[str, Any]:
     """Load with safetensors, whose tensors on the host are mapped files."""
     from safetensors.torch import load_file
@@ -102,6 +114,7 @@ def by_fastsafetensors(files: list[str]) -> dict[str, Any]:
 
 LOADERS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
     "zerohop": by_zerohop,
+    "zerohop-threads": by_zerohop_threads,
     "safetensors": by_safetensors,
     "safetensors-pread": by_safetensors_pread,
     "safetensors-copied": by_safetensors_copied,
@@ -132,11 +145,12 @@ def child(loader: str, files: list[str]) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    started = time.perf_counter()
+    start, started = os.times(), time.perf_counter()
     tensors = LOADERS[loader](files)
     loaded = time.perf_counter()
     over.set()
     watcher.join()
+    spent = os.times()
     sums = [int(tensor.reshape(-1).view(torch.uint8).view(torch.int64).sum()) for tensor in tensors.values()]
     used = time.perf_counter()
     nbytes = sum(tensor.nbytes for tensor in tensors.values())
@@ -146,6 +160,7 @@ def child(loader: str, files: list[str]) -> None:
             {
                 "loaded": loaded - started,
                 "used": used - started,
+                "cpu": spent.user + spent.system - start.user - start.system,
                 "nbytes": nbytes,
                 "peak": peak[0] - before,
                 "check": check,
@@ -194,7 +209,9 @@ def main() -> None:
         return
     make(given.folder, given.layers, given.shards)
     files = sorted(str(path) for path in given.folder.glob("*.safetensors"))
-    print(f"{len(files)} files, {sum(Path(file).stat().st_size for file in files) / 1e9:.2f} GB; load {os.getloadavg()}")
+    print(
+        f"{len(files)} files, {sum(Path(file).stat().st_size for file in files) / 1e9:.2f} GB; load {os.getloadavg()}"
+    )
     for state in given.states.split(","):
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in given.loaders.split(",")}
         for _ in range(given.rounds):
@@ -204,11 +221,11 @@ def main() -> None:
                 taken.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
         assert len({run["check"] for taken in runs.values() for run in taken}) == 1, "loaders differ in their bytes"
         for name, taken in runs.items():
-            loaded, used = (statistics.median(run[key] for run in taken) for key in ("loaded", "used"))
+            loaded, used, cpu = (statistics.median(run[key] for run in taken) for key in ("loaded", "used", "cpu"))
             nbytes, peak = taken[0]["nbytes"], max(run["peak"] for run in taken)
             print(
                 f"{state} {name:20} loaded {loaded:6.2f} s {nbytes / loaded / 1e9:6.2f} GB/s   used {used:6.2f} s "
-                f"{nbytes / used / 1e9:6.2f} GB/s   beside {(peak - nbytes) / 2**20:7.0f} MiB"
+                f"{nbytes / used / 1e9:6.2f} GB/s   cpu {cpu:5.2f} s   beside {(peak - nbytes) / 2**20:7.0f} MiB"
             )
 
 

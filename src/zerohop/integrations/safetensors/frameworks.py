@@ -5,22 +5,19 @@ from __future__ import annotations
 import abc
 import importlib
 import math
-import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from zerohop.errors import Unsupported
 from zerohop.integrations.safetensors.dtypes import DTYPES, OF_NUMPY, OF_TORCH
+from zerohop.integrations.safetensors.plan import PAGE
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-# Memory of so many bytes gets huge pages where the system has them: a page fault each 2 MiB instead of each 4 KiB.
-_HUGE_FROM: Final = 4 << 20
 _PAIRED: Final = "F4"
 
 
@@ -38,8 +35,12 @@ class Framework(abc.ABC):
         """Raise Unsupported for a dtype that the library does not have."""
 
     @abc.abstractmethod
-    def empty(self, dtype: str, shape: Sequence[int]) -> Any:
-        """Return a tensor with memory of its own, whose bytes are undefined."""
+    def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
+        """Return a tensor with memory of its own, whose bytes are undefined.
+
+        On the host it begins ``place`` bytes after the start of a page, if that suits its elements, so that a disk can
+        write to its pages; its memory is then up to a page longer than it is.
+        """
 
     @abc.abstractmethod
     def flat(self, tensor: Any) -> Any:
@@ -47,7 +48,7 @@ class Framework(abc.ABC):
 
     @abc.abstractmethod
     def room(self, nbytes: int) -> Any:
-        """Return memory on the device for bytes that pass through, as ``flat`` gives them."""
+        """Return memory on a GPU for bytes that pass through, as ``flat`` gives them; None: take that of a Context."""
 
     def scatter(self, targets: list[Any], sources: list[Any]) -> None:
         """Copy arrays of bytes into others of the same lengths."""
@@ -66,9 +67,15 @@ class Numpy(Framework):
         """Do ``Framework.check``."""
         self._type(dtype)
 
-    def empty(self, dtype: str, shape: Sequence[int]) -> Any:
-        """Do ``Framework.empty``; numpy asks for huge pages by itself."""
-        return np.empty(shape, self._type(dtype))
+    def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
+        """Do ``Framework.empty``."""
+        kind = np.dtype(self._type(dtype))
+        if place is None or place % kind.itemsize:
+            return np.empty(shape, kind)
+        nbytes = nbytes_of(dtype, shape)
+        memory = np.empty(nbytes + PAGE, np.uint8)
+        skip = (place - memory.ctypes.data) % PAGE
+        return memory[skip : skip + nbytes].view(kind).reshape(shape)
 
     def flat(self, tensor: Any) -> Any:
         """Do ``Framework.flat``."""
@@ -76,7 +83,7 @@ class Numpy(Framework):
 
     def room(self, nbytes: int) -> Any:
         """Do ``Framework.room``."""
-        return np.empty(nbytes, np.uint8)
+        del nbytes
 
     def finish(self) -> None:
         """Do ``Framework.finish``: numpy copies at once."""
@@ -113,9 +120,10 @@ class Torch(Framework):
         """Do ``Framework.check``."""
         self._type(dtype)
 
-    def empty(self, dtype: str, shape: Sequence[int]) -> Any:
+    def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
         """Do ``Framework.empty``."""
         kind = self._type(dtype)
+        whole = shape
         if dtype == _PAIRED:
             if not shape or shape[-1] % 2:
                 raise Unsupported(
@@ -124,10 +132,13 @@ class Torch(Framework):
                     operation="load",
                 )
             shape = (*shape[:-1], shape[-1] // 2)
-        made = self._torch.empty(tuple(shape), dtype=kind, device=self._place)
-        if self._on_host and made.nbytes >= _HUGE_FROM:
-            _ask_for_huge_pages(self.flat(made))
-        return made
+        if place is None or not self._on_host or place % kind.itemsize:
+            return self._torch.empty(tuple(shape), dtype=kind, device=self._place)
+        memory = self._torch.empty(nbytes_of(dtype, whole) + PAGE, dtype=self._torch.uint8)
+        skip = (place - memory.data_ptr()) % PAGE
+        # Unlike a slice, this is a tensor that torch takes for no view of another.
+        made = self._torch.empty(0, dtype=kind)
+        return made.set_(memory.untyped_storage(), skip // kind.itemsize, tuple(shape))
 
     def flat(self, tensor: Any) -> Any:
         """Do ``Framework.flat``."""
@@ -137,7 +148,7 @@ class Torch(Framework):
     def room(self, nbytes: int) -> Any:
         """Do ``Framework.room``."""
         if self._on_host:
-            return np.empty(nbytes, np.uint8)
+            return None
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._place)
 
     def scatter(self, targets: list[Any], sources: list[Any]) -> None:
@@ -222,15 +233,3 @@ def _place(torch: Any, device: Any) -> Any:
     if place.type == "cuda" and place.index is None:
         place = torch.device("cuda", torch.cuda.current_device())
     return place
-
-
-def _ask_for_huge_pages(memory: Bytes) -> None:
-    """Have the system back the inner pages of memory with huge ones where it can; it may refuse."""
-    import ctypes
-
-    address, page = memory.ctypes.data, mmap.PAGESIZE
-    start = -(-address // page) * page
-    length = (address + memory.nbytes) // page * page - start
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    advise(start, length, mmap.MADV_HUGEPAGE)

@@ -50,6 +50,11 @@ class SafetensorsFile:
     tensors: tuple[TensorEntry, ...]
     metadata: dict[str, str]
 
+    @property
+    def nbytes(self) -> int:
+        """Return the length of the file."""
+        return self.data_start + self.data_nbytes
+
 
 class SafetensorsError(ValueError):
     """Raised if a file is not valid safetensors; the message says what is wrong."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from zerohop.integrations.safetensors.selection import Part
 
@@ -20,6 +20,8 @@ DIRECT_TENSOR: Final = 1 << 20
 _DIRECT_RUN: Final = 64 << 10
 # What lies between two runs is read along if it is no longer: a disk takes about as long for it.
 _JOIN: Final = 16 << 10
+# What goes past the page cache begins and ends at multiples of this, in the file and in memory.
+PAGE: Final = 4096
 # A piece of a tensor that is read as one operation.
 _PIECE: Final = 16 << 20
 _MOST_RANGES: Final = 4096
@@ -91,29 +93,55 @@ class Copy:
     run: int
 
 
-def plan(wanted: list[Wanted], slot: int) -> list[Read]:
+def goes_straight(part: Part, slot: int) -> bool:
+    """Tell whether the bytes of a part are read into the tensor's own memory, with slots of so many bytes."""
+    nbytes = part.starts.size * part.run
+    return nbytes >= min(DIRECT_TENSOR, slot) and part.run >= min(_DIRECT_RUN, slot)
+
+
+def plan(wanted: list[Wanted], sizes: list[int], slot: int) -> list[Read]:
     """Return the reads that fill all tensors, in the order of the bytes in the files.
+
+    Of a tensor that is one run, whole pages of the file go straight into it. The rest of the page before and of the one
+    after is read with what else of these pages is wanted.
 
     Args:
         wanted: what each tensor is to hold.
-        slot: the most bytes that a read may bring to memory that is not a tensor's.
+        sizes: length of each file.
+        slot: the most bytes that a read may bring to memory that is not a tensor's; a multiple of PAGE.
     """
     reads: list[Read] = []
-    joined: list[tuple[int, Wanted]] = []
+    joined: list[_Run] = []
     for number, each in enumerate(wanted):
-        if not each.nbytes:
-            continue
-        if each.nbytes >= min(DIRECT_TENSOR, slot) and each.part.run >= min(_DIRECT_RUN, slot):
-            reads += _direct(number, each)
+        if not goes_straight(each.part, slot):
+            joined += _runs(number, each, slot)
+        elif each.part.starts.size > 1:
+            reads += _direct_runs(number, each)
         else:
-            joined.append((number, each))
-    reads += _joined(joined, slot)
+            start = each.offset + int(each.part.starts[0])
+            first, last = -(-start // PAGE) * PAGE, (start + each.part.run) // PAGE * PAGE
+            joined += [_Run(each.file, start, number, 0, first - start)] if first > start else []
+            joined += [_Run(each.file, last, number, last - start, start + each.part.run - last)]
+            for at in range(first, last, _PIECE):
+                length = min(_PIECE, last - at)
+                reads.append(Read(each.file, _one(at), _one(at - start), _one(length), number))
+    reads += _joined([run for run in joined if run.nbytes], sizes, slot)
     reads.sort(key=lambda read: (read.file, int(read.offsets[0])))
     return reads
 
 
-def _direct(number: int, wanted: Wanted) -> Iterator[Read]:
-    """Split what one tensor takes into pieces."""
+class _Run(NamedTuple):
+    """Names bytes of a file that go to a tensor by way of a slot."""
+
+    file: int
+    start: int
+    tensor: int
+    at: int
+    nbytes: int
+
+
+def _direct_runs(number: int, wanted: Wanted) -> Iterator[Read]:
+    """Split the runs of one tensor into operations."""
     starts, run = wanted.part.starts + wanted.offset, wanted.part.run
     if run > _PIECE:
         for which, start in enumerate(starts.tolist()):
@@ -121,7 +149,6 @@ def _direct(number: int, wanted: Wanted) -> Iterator[Read]:
                 length = min(_PIECE, run - at)
                 yield Read(wanted.file, _one(start + at), _one(which * run + at), _one(length), number)
         return
-    # Runs that follow each other in the file are one range.
     together = min(_PIECE // run, _MOST_RANGES)
     into = np.arange(starts.size, dtype=np.int64) * run
     for first in range(0, starts.size, together):
@@ -129,61 +156,58 @@ def _direct(number: int, wanted: Wanted) -> Iterator[Read]:
         yield Read(wanted.file, starts[chosen], into[chosen], np.full(starts[chosen].size, run, np.int64), number)
 
 
-def _joined(wanted: Iterable[tuple[int, Wanted]], slot: int) -> Iterator[Read]:
+def _runs(number: int, wanted: Wanted, slot: int) -> Iterator[_Run]:
+    """Give the runs of a tensor, each cut into pieces that fit into a slot, whole pages of the file around them."""
+    run, most = wanted.part.run, slot - 2 * PAGE
+    for which, start in enumerate(wanted.part.starts.tolist()):
+        for at in range(0, run, most):
+            yield _Run(wanted.file, wanted.offset + start + at, number, which * run + at, min(most, run - at))
+
+
+def _joined(runs: list[_Run], sizes: list[int], slot: int) -> Iterator[Read]:
     """Gather what is small into reads of at most ``slot`` bytes, each of one file."""
     batch: _Batch | None = None
-    for number, each in sorted(wanted, key=lambda one: (one[1].file, one[1].offset)):
-        if batch is not None and batch.file != each.file:
-            yield batch.read()
-            batch = None
-        for start, at, run in _pieces(each, slot):
-            if batch is None or not batch.add(start, number, at, run):
-                if batch is not None:
-                    yield batch.read()
-                batch = _Batch(each.file, slot)
-                added = batch.add(start, number, at, run)
-                assert added
+    for run in sorted(runs):
+        if batch is not None and batch.file == run.file and batch.add(run):
+            continue
+        if batch is not None:
+            yield batch.read(sizes[batch.file])
+        batch = _Batch(run.file, slot)
+        added = batch.add(run)
+        assert added
     if batch is not None:
-        yield batch.read()
-
-
-def _pieces(wanted: Wanted, slot: int) -> Iterator[tuple[int, int, int]]:
-    """Give the runs of a tensor, each cut into pieces that fit: offset in the file, in the tensor, length."""
-    run = wanted.part.run
-    for which, start in enumerate(wanted.part.starts.tolist()):
-        for at in range(0, run, slot):
-            yield wanted.offset + start + at, which * run + at, min(slot, run - at)
+        yield batch.read(sizes[batch.file])
 
 
 class _Batch:
-    """Gathers runs, in the order of their offsets in the file, into ranges and copies."""
+    """Gathers runs, in the order of their offsets in the file, into ranges of whole pages, and copies."""
 
     def __init__(self, file: int, slot: int) -> None:
         self.file = file
         self._slot = slot
-        self._ranges: list[list[int]] = []  # offset in the file, offset in the slot, length
+        self._ranges: list[list[int]] = []  # offset in the file, offset in the slot, length; of whole pages
         self._copies: list[Copy] = []
-        self._filled = 0
 
-    def add(self, start: int, tensor: int, at: int, run: int) -> bool:
-        """Add a run of a tensor; False, and nothing is done, if the slot has no room for it."""
+    def add(self, run: _Run) -> bool:
+        """Add a run; False, and nothing is done, if the slot has no room for it."""
+        first, end = run.start // PAGE * PAGE, -(-(run.start + run.nbytes) // PAGE) * PAGE
         last = self._ranges[-1] if self._ranges else None
-        gap = start - (last[0] + last[2]) if last is not None else -1
-        joins = 0 <= gap <= _JOIN
-        if self._filled + run + (gap if joins else 0) > self._slot or len(self._ranges) >= _MOST_RANGES:
-            return False
-        if last is not None and joins:
-            last[2] += gap + run
-            self._filled += gap
+        if last is not None and first <= last[0] + last[2] + _JOIN:
+            offset, place, length = last
+            new = [offset, place, max(length, end - offset)]
         else:
-            self._ranges.append([start, self._filled, run])
-        self._copy(Copy(tensor, at, self._filled, run, 1, run))
-        self._filled += run
+            new = [first, last[1] + last[2] if last is not None else 0, end - first]
+        joins = last is not None and new[1] == last[1]
+        if new[1] + new[2] > self._slot or (not joins and len(self._ranges) >= _MOST_RANGES):
+            return False
+        self._ranges[len(self._ranges) - joins :] = [new]
+        self._copy(Copy(run.tensor, run.at, new[1] + run.start - new[0], run.nbytes, 1, run.nbytes))
         return True
 
-    def read(self) -> Read:
-        """Return what was gathered."""
-        offsets, into, lengths = np.array(self._ranges, np.int64).T
+    def read(self, size: int) -> Read:
+        """Return what was gathered, of a file of so many bytes."""
+        offsets, into, lengths = np.array(self._ranges, np.int64).T.copy()
+        np.minimum(lengths, size - offsets, out=lengths)
         return Read(self.file, offsets, into, lengths, None, tuple(self._copies))
 
     def _copy(self, new: Copy) -> None:

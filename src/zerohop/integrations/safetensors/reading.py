@@ -123,8 +123,12 @@ class Reader:
         with contextlib.ExitStack() as memories:
             for number in range(min(SLOTS, len(rooms))):
                 room = self._framework.room(max(rooms))
-                self._rooms.append(room)
-                self._room_memories.append(memories.enter_context(self._store.context.register(room)))
+                # Memory of a Context begins at a page, and a server on this host can reach it.
+                context = self._store.context
+                memory = context.alloc(max(rooms)) if room is None else context.register([room])[0]
+                memories.callback(memory.close)
+                self._rooms.append(memory.numpy() if room is None else room)
+                self._room_memories.append(memory)
                 self._free.append(number)
             yield
 
