@@ -1,0 +1,252 @@
+"""Offers Stores as a file system of fsspec: ``zerohop://HOST:PORT/path`` on a server, or a folder of this machine.
+
+``register()`` makes the name known to fsspec; then ``fsspec.open("zerohop://10.0.0.7:7000/weights.bin")`` reads from
+that server, and so do the libraries that take URLs of fsspec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from fsspec import register_implementation
+from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+from zerohop.errors import StorageError
+from zerohop.storage import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from zerohop.storage import File, Store
+
+PROTOCOL: Final = "zerohop"
+_SCHEME: Final = f"{PROTOCOL}://"
+_PIECE: Final = 16 << 20
+_BLOCK: Final = 5 << 20
+
+
+class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Reads and writes the files of one Store. Paths count from its folder.
+
+    ``cat_ranges`` reads all ranges of a file as one operation. Errors are those of the Store, which are OSErrors, too.
+    """
+
+    protocol = PROTOCOL
+    root_marker = ""
+
+    def __init__(self, where: str | os.PathLike[str] = "", *, store: Store | None = None, **options: Any) -> None:
+        """Open a folder, or the URL of a server; or take a Store, which stays the caller's.
+
+        Args:
+            where: as for ``open_store``.
+            store: a Store that is open.
+            options: those of AsyncFileSystem; ``store_options`` are passed to ``open_store``.
+        """
+        store_options = options.pop("store_options", {})
+        super().__init__(**options)
+        if store is None and not where:
+            raise ValueError(f'name the folder or the server: StoreFileSystem("/data"), or {_SCHEME}HOST:PORT/path')
+        self._opened = store is None
+        self.store: Store = open_store(where, **store_options) if store is None else store
+
+    def close(self) -> None:
+        """Close the Store that was opened here."""
+        if self._opened:
+            self.store.close()
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """Return the path in its Store."""
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        text = str(path)
+        if text.startswith(_SCHEME):
+            text = text[len(_SCHEME) :].partition("/")[2]
+        return text.strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: Any) -> dict[str, str]:
+        """Return the server that a URL names."""
+        text = str(path)
+        if not text.startswith(_SCHEME):
+            return {}
+        return {"where": _SCHEME + text[len(_SCHEME) :].partition("/")[0]}
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        (content,) = await self._ranges(self._strip_protocol(path), [(start, end)])
+        return content
+
+    async def _cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        batch_size: int | None = None,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        del max_gap, batch_size
+        count = len(paths)
+        firsts = list(starts) if isinstance(starts, (list, tuple, np.ndarray)) else [starts] * count
+        lasts = list(ends) if isinstance(ends, (list, tuple, np.ndarray)) else [ends] * count
+        if len(firsts) != count or len(lasts) != count:
+            raise ValueError(f"{count} paths, {len(firsts)} starts and {len(lasts)} ends: give as many of each")
+        of_file: dict[str, list[int]] = {}
+        for at, path in enumerate(paths):
+            of_file.setdefault(self._strip_protocol(path), []).append(at)
+        found: list[Any] = [None] * count
+
+        async def read(path: str, wanted: list[int]) -> None:
+            try:
+                contents: Sequence[Any] = await self._ranges(path, [(firsts[at], lasts[at]) for at in wanted])
+            except (OSError, ValueError) as error:
+                if on_error != "return":
+                    raise
+                contents = [error] * len(wanted)
+            for at, content in zip(wanted, contents, strict=True):
+                found[at] = content
+
+        await asyncio.gather(*(read(path, wanted) for path, wanted in of_file.items()))
+        return found
+
+    async def _ranges(self, path: str, ranges: list[tuple[int | None, int | None]]) -> list[bytes]:
+        """Read ranges of one file; bounds are those of a slice, so that they may be negative or beyond the end."""
+        with await self.store.open(path) as file:
+            size = file.size
+            places = [slice(start, end).indices(size)[:2] for start, end in ranges]
+            offsets = np.array([start for start, _ in places], np.int64)
+            lengths = np.array([max(0, end - start) for start, end in places], np.int64)
+            into = np.cumsum(lengths) - lengths
+            room = np.empty(int(lengths.sum()), np.uint8)
+            if room.size:
+                real = lengths > 0
+                await file.read_many(room, offsets[real], into[real], lengths[real])
+        return [room[at : at + length].tobytes() for at, length in zip(into.tolist(), lengths.tolist(), strict=True)]
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        with await self.store.open(self._strip_protocol(path), "x" if mode == "create" else "w") as file:
+            if len(value):
+                await file.write_from(np.frombuffer(value, np.uint8))
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        name = self._strip_protocol(path)
+        return _described(name, await self.store.stat(name))
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        name = self._strip_protocol(path)
+        own = await self._info(name)
+        if own["type"] != "directory":
+            return [own] if detail else [name]
+        names = sorted(f"{name}/{each}" if name else each for each in await self.store.listdir(name))
+        return list(await asyncio.gather(*(self._info(each) for each in names))) if detail else names
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        await self.store.unlink(self._strip_protocol(path))
+
+    async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **_: Any) -> None:
+        del batch_size
+        for each in reversed(await self._expand_path(path, recursive=recursive)):
+            name = self._strip_protocol(each)
+            found = await self.store.stat(name)
+            await (self.store.rmdir(name) if stat.S_ISDIR(found.st_mode) else self.store.unlink(name))
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        name = self._strip_protocol(path)
+        if create_parents and "/" in name:
+            await self._makedirs(name.rpartition("/")[0], exist_ok=True)
+        await self.store.mkdir(name)
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        parts = self._strip_protocol(path).split("/")
+        for count in range(1, len(parts) + 1):
+            try:
+                await self.store.mkdir("/".join(parts[:count]))
+            except StorageError as error:
+                if error.errno != errno.EEXIST or (count == len(parts) and not exist_ok):
+                    raise
+
+    async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
+        await self.store.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        with await self.store.open(self._strip_protocol(path1)) as source:
+            size = source.size
+            with await self.store.open(self._strip_protocol(path2), "w") as target:
+                await self._copy_bytes(source, target, size)
+
+    async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
+        """Copy a file of the Store to one of this machine."""
+        with await self.store.open(self._strip_protocol(rpath)) as source, open(lpath, "wb") as target:  # noqa: ASYNC230,PTH123  # a local path, of any kind that open() takes
+            for at in range(0, size := source.size, _PIECE):
+                room = np.empty(min(_PIECE, size - at), np.uint8)
+                await source.read_into(room, at)
+                target.write(room)
+
+    async def _put_file(self, lpath: Any, rpath: str, mode: str = "overwrite", **_: Any) -> None:
+        """Copy a file of this machine into the Store."""
+        target = await self.store.open(self._strip_protocol(rpath), "x" if mode == "create" else "w")
+        with target, open(lpath, "rb") as source:  # noqa: ASYNC230,PTH123  # as above
+            at = 0
+            while part := source.read(_PIECE):
+                await target.write_from(np.frombuffer(part, np.uint8), at)
+                at += len(part)
+
+    @staticmethod
+    async def _copy_bytes(source: File, target: File, size: int) -> None:
+        for at in range(0, size, _PIECE):
+            room = np.empty(min(_PIECE, size - at), np.uint8)
+            await source.read_into(room, at)
+            await target.write_from(room, at)
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> StoreFile:
+        return StoreFile(self, path, mode, block_size or _BLOCK, **options)
+
+
+class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """Reads or writes one file of a StoreFileSystem, in blocks, as fsspec's files do."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        content: bytes = self.fs.cat_file(self.path, start, end)
+        return content
+
+    def _initiate_upload(self) -> None:
+        mode = {"wb": "w", "xb": "x", "ab": "r+"}[self.mode]
+        try:
+            self._target = self.fs.store.open(self.path, mode).result()
+        except StorageError as error:
+            if self.mode != "ab" or error.errno != errno.ENOENT:
+                raise
+            self._target = self.fs.store.open(self.path, "w").result()
+        self._written = self._target.size if self.mode == "ab" else 0
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        content = np.frombuffer(self.buffer.getvalue(), np.uint8)
+        if content.size:
+            self._target.write_from(content, self._written).result()
+            self._written += content.size
+        if final:
+            self._target.close()
+        return True
+
+
+def register() -> None:
+    """Make ``zerohop://`` known to fsspec."""
+    register_implementation(PROTOCOL, StoreFileSystem, clobber=True)
+
+
+def _described(name: str, found: os.stat_result) -> dict[str, Any]:
+    folder = stat.S_ISDIR(found.st_mode)
+    return {
+        "name": name,
+        "size": 0 if folder else found.st_size,
+        "type": "directory" if folder else "file" if stat.S_ISREG(found.st_mode) else "other",
+        "mtime": found.st_mtime,
+        "mode": found.st_mode,
+    }

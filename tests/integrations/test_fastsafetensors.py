@@ -1,0 +1,83 @@
+"""fastsafetensors reads through a Store with zerohop's copier."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.stores import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+torch = pytest.importorskip("torch")
+library = pytest.importorskip("safetensors.torch")
+fast = pytest.importorskip("fastsafetensors")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[list[str], dict[str, Any]]:
+    tensors = {}
+    for number in range(2):
+        shard = {f"{number}.large": torch.randn(3000, 2000), f"{number}.small": torch.arange(5).to(torch.bfloat16)}
+        library.save_file(shard, tmp_path / f"{number}.safetensors")
+        tensors.update(shard)
+    return sorted(str(path) for path in tmp_path.glob("*.safetensors")), tensors
+
+
+def loaded(files: list[str], keep: Any = None, **options: Any) -> dict[str, Any]:
+    from fastsafetensors.loader import BaseSafeTensorsFileLoader
+    from fastsafetensors.st_types import Device
+
+    from zerohop.integrations.fastsafetensors import register
+
+    register()
+    loader = BaseSafeTensorsFileLoader(None, Device.from_str("cpu"), "zerohop", **options)
+    loader.set_tensor_filter(keep)
+    loader.add_filenames({0: files})
+    found = loader.copy_files_to_device()
+    tensors = {name: found.get_tensor(name).clone() for name in loader.get_keys()}
+    found.close()
+    loader.close()
+    return tensors
+
+
+@pytest.mark.parametrize("how", ["auto", "threads", "served"])
+def test_whole_files(files: tuple[list[str], dict[str, Any]], tmp_path: Path, how: str) -> None:
+    paths, expected = files
+    with opened(tmp_path, how) as store:
+        found = loaded(paths, store=store, root=tmp_path)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_files_of_this_machine_and_some_of_their_tensors(files: tuple[list[str], dict[str, Any]]) -> None:
+    paths, expected = files
+    found = loaded(paths, lambda name: name.endswith("small"))
+    assert sorted(found) == ["0.small", "1.small"]
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_a_file_that_became_shorter(files: tuple[list[str], dict[str, Any]], tmp_path: Path) -> None:
+    from zerohop import EndOfFile
+    from zerohop.integrations.fastsafetensors import StoreCopier
+
+    submit = StoreCopier.submit_io
+
+    def cut(copier: Any, *given: Any) -> Any:
+        with (tmp_path / "0.safetensors").open("r+b") as file:
+            file.truncate(1 << 20)
+        return submit(copier, *given)
+
+    with contextlib.ExitStack() as undo:
+        StoreCopier.submit_io = cut  # type: ignore[method-assign]  # undone at once
+        undo.callback(setattr, StoreCopier, "submit_io", submit)
+        with pytest.raises(EndOfFile):
+            loaded(files[0])
+
+
+def test_half_of_a_place(files: tuple[list[str], dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="or neither"):
+        loaded(files[0], root=tmp_path)

@@ -1,0 +1,122 @@
+"""Stores are a file system of fsspec, of a folder and of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.stores import opened
+from zerohop import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+fsspec = pytest.importorskip("fsspec")
+CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture(params=["auto", "threads", "served"])
+def system(request: pytest.FixtureRequest, no_leaks: None, tmp_path: Path) -> Iterator[Any]:
+    from zerohop.integrations.fsspec import StoreFileSystem
+
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_bytes(CONTENT)
+    (tmp_path / "b").write_bytes(b"b")
+    with opened(tmp_path, request.param) as store:
+        yield StoreFileSystem(store=store, skip_instance_cache=True)
+
+
+def test_reads(system: Any) -> None:
+    assert system.cat_file("sub/a") == CONTENT
+    assert system.cat_file("/sub/a", 10, 20) == CONTENT[10:20]
+    assert system.cat_file("sub/a", -5, None) == CONTENT[-5:]
+    assert system.cat_file("sub/a", 16_000, 99_999) == CONTENT[16_000:]
+    assert system.cat_file("sub/a", 20, 10) == b""
+    with system.open("sub/a") as file:
+        file.seek(100)
+        assert file.read(50) == CONTENT[100:150]
+    assert system.cat("sub/*") == {"sub/a": CONTENT}
+
+
+def test_ranges_of_several_files(system: Any) -> None:
+    found = system.cat_ranges(["sub/a", "b", "sub/a", "nothing"], [0, 0, 300, 0], [3, None, 310, 1])
+    assert found[:3] == [CONTENT[:3], b"b", CONTENT[300:310]]
+    assert isinstance(found[3], FileNotFoundError) or found[3].errno == 2
+    with pytest.raises(OSError, match="No such file"):
+        system.cat_ranges(["nothing"], 0, 1, on_error="raise")
+    with pytest.raises(ValueError, match="give as many"):
+        system.cat_ranges(["b"], [0, 1], [1, 2])
+
+
+def test_names(system: Any, tmp_path: Path) -> None:
+    assert system.ls("", detail=False) == ["b", "sub"]
+    assert [(each["name"], each["size"], each["type"]) for each in system.ls("sub")] == [("sub/a", 16384, "file")]
+    assert system.info("sub")["type"] == "directory"
+    assert system.exists("b")
+    assert not system.exists("c")
+    assert system.find("") == ["b", "sub/a"]
+    system.makedirs("x/y/z")
+    system.makedirs("x/y/z", exist_ok=True)
+    with pytest.raises(OSError, match="exists"):
+        system.makedirs("x/y/z")
+    system.mv("b", "x/c")
+    assert (tmp_path / "x" / "c").read_bytes() == b"b"
+    system.rm("x", recursive=True)
+    assert not (tmp_path / "x").exists()
+
+
+def test_writes(system: Any, tmp_path: Path) -> None:
+    system.pipe_file("new", CONTENT)
+    assert (tmp_path / "new").read_bytes() == CONTENT
+    system.pipe_file("new", b"")
+    assert (tmp_path / "new").read_bytes() == b""
+    with system.open("new", "wb", block_size=1 << 12) as file:
+        for _ in range(3):
+            file.write(CONTENT)
+    assert (tmp_path / "new").read_bytes() == 3 * CONTENT
+    with system.open("new", "ab") as file:
+        file.write(b"more")
+    assert (tmp_path / "new").read_bytes() == 3 * CONTENT + b"more"
+    system.cp_file("new", "other")
+    system.get_file("other", str(tmp_path / "here"))
+    system.put_file(str(tmp_path / "here"), "there")
+    assert (tmp_path / "there").read_bytes() == 3 * CONTENT + b"more"
+
+
+def test_coroutines(no_leaks: None, tmp_path: Path) -> None:
+    from zerohop.integrations.fsspec import StoreFileSystem
+
+    (tmp_path / "a").write_bytes(CONTENT)
+
+    async def work() -> list[bytes]:
+        system = StoreFileSystem(tmp_path, asynchronous=True, skip_instance_cache=True)
+        with contextlib.closing(system):
+            found: list[bytes] = await system._cat_ranges(["a", "a"], [0, 256], [5, 260])
+            return found
+
+    assert asyncio.run(work()) == [CONTENT[:5], CONTENT[:4]]
+
+
+def test_url_of_a_server(tmp_path: Path) -> None:
+    from zerohop.integrations.fsspec import StoreFileSystem, register
+
+    register()
+    (tmp_path / "a").write_bytes(CONTENT)
+    with storage.Server(tmp_path) as server:
+        with fsspec.open(f"{server.url}/a") as file:
+            assert file.read() == CONTENT
+        system, path = fsspec.core.url_to_fs(f"{server.url}/a")
+        assert path == "a"
+        system.close()
+        StoreFileSystem.clear_instance_cache()
+
+
+def test_no_place_named() -> None:
+    from zerohop.integrations.fsspec import StoreFileSystem
+
+    with pytest.raises(ValueError, match="name the folder or the server"):
+        StoreFileSystem()
