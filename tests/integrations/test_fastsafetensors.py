@@ -72,7 +72,7 @@ def test_a_file_that_became_shorter(files: tuple[list[str], dict[str, Any]], tmp
         return submit(copier, *given)
 
     with contextlib.ExitStack() as undo:
-        StoreCopier.submit_io = cut  # type: ignore[method-assign]  # undone at once
+        StoreCopier.submit_io = cut  # type: ignore[method-assign,assignment]  # undone at once
         undo.callback(setattr, StoreCopier, "submit_io", submit)
         with pytest.raises(EndOfFile):
             loaded(files[0])

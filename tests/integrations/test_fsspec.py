@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("fsspec.asyn").get_loop()  # its thread stays for good, and is no leak of a test
 CONTENT = bytes(range(256)) * 64
 
 
@@ -45,8 +47,8 @@ def test_reads(system: Any) -> None:
 def test_ranges_of_several_files(system: Any) -> None:
     found = system.cat_ranges(["sub/a", "b", "sub/a", "nothing"], [0, 0, 300, 0], [3, None, 310, 1])
     assert found[:3] == [CONTENT[:3], b"b", CONTENT[300:310]]
-    assert isinstance(found[3], FileNotFoundError) or found[3].errno == 2
-    with pytest.raises(OSError, match="No such file"):
+    assert isinstance(found[3], FileNotFoundError)
+    with pytest.raises(FileNotFoundError, match="No such file"):
         system.cat_ranges(["nothing"], 0, 1, on_error="raise")
     with pytest.raises(ValueError, match="give as many"):
         system.cat_ranges(["b"], [0, 1], [1, 2])
@@ -61,7 +63,7 @@ def test_names(system: Any, tmp_path: Path) -> None:
     assert system.find("") == ["b", "sub/a"]
     system.makedirs("x/y/z")
     system.makedirs("x/y/z", exist_ok=True)
-    with pytest.raises(OSError, match="exists"):
+    with pytest.raises(FileExistsError):
         system.makedirs("x/y/z")
     system.mv("b", "x/c")
     assert (tmp_path / "x" / "c").read_bytes() == b"b"
@@ -107,9 +109,10 @@ def test_url_of_a_server(tmp_path: Path) -> None:
     register()
     (tmp_path / "a").write_bytes(CONTENT)
     with storage.Server(tmp_path) as server:
-        with fsspec.open(f"{server.url}/a") as file:
+        place = urlsplit(server.url).netloc
+        with fsspec.open(f"zerohop://{place}/a") as file:
             assert file.read() == CONTENT
-        system, path = fsspec.core.url_to_fs(f"{server.url}/a")
+        system, path = fsspec.core.url_to_fs(f"zerohop://{place}/a")
         assert path == "a"
         system.close()
         StoreFileSystem.clear_instance_cache()

@@ -1,6 +1,6 @@
 """Offers zerohop as a copier of fastsafetensors: its programs then read files through a Store.
 
-After ``register()``, ``BaseSafeTensorsFileLoader(None, Device.from_str("cpu"), "zerohop")`` reads files of this machine.
+After ``register()``, ``BaseSafeTensorsFileLoader(None, device, "zerohop")`` reads files of this machine.
 With ``store=`` and ``root=`` the data of what lies below the folder ``root`` comes from the Store, such as a server's.
 fastsafetensors itself reads the headers, so that the files have to be there for it, too, as on a network file system.
 """

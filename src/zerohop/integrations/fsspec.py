@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import stat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 from fsspec import register_implementation
@@ -21,20 +22,39 @@ from zerohop.storage import open_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from zerohop.storage import File, Store
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PROTOCOL: Final = "zerohop"
 _SCHEME: Final = f"{PROTOCOL}://"
 _PIECE: Final = 16 << 20
 _BLOCK: Final = 5 << 20
 
 
+def _python_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Have a method raise FileNotFoundError and its like, by which fsspec and its users tell what happened."""
+
+    @functools.wraps(method)
+    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except StorageError as error:
+            if not error.errno:
+                raise
+            # Python makes the class that belongs to the number.
+            raise OSError(error.errno, str(error), error.filename or None) from error
+
+    return called
+
+
 class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Reads and writes the files of one Store. Paths count from its folder.
 
-    ``cat_ranges`` reads all ranges of a file as one operation. Errors are those of the Store, which are OSErrors, too.
+    ``cat_ranges`` reads all ranges of a file as one operation. A StorageError becomes the OSError of its number, such as
+    FileNotFoundError.
     """
 
     protocol = PROTOCOL
@@ -116,6 +136,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         await asyncio.gather(*(read(path, wanted) for path, wanted in of_file.items()))
         return found
 
+    @_python_errors
     async def _ranges(self, path: str, ranges: list[tuple[int | None, int | None]]) -> list[bytes]:
         """Read ranges of one file; bounds are those of a slice, so that they may be negative or beyond the end."""
         with await self.store.open(path) as file:
@@ -130,15 +151,18 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
                 await file.read_many(room, offsets[real], into[real], lengths[real])
         return [room[at : at + length].tobytes() for at, length in zip(into.tolist(), lengths.tolist(), strict=True)]
 
+    @_python_errors
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         with await self.store.open(self._strip_protocol(path), "x" if mode == "create" else "w") as file:
             if len(value):
                 await file.write_from(np.frombuffer(value, np.uint8))
 
+    @_python_errors
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
         name = self._strip_protocol(path)
         return _described(name, await self.store.stat(name))
 
+    @_python_errors
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         name = self._strip_protocol(path)
         own = await self._info(name)
@@ -147,9 +171,11 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         names = sorted(f"{name}/{each}" if name else each for each in await self.store.listdir(name))
         return list(await asyncio.gather(*(self._info(each) for each in names))) if detail else names
 
+    @_python_errors
     async def _rm_file(self, path: str, **_: Any) -> None:
         await self.store.unlink(self._strip_protocol(path))
 
+    @_python_errors
     async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **_: Any) -> None:
         del batch_size
         for each in reversed(await self._expand_path(path, recursive=recursive)):
@@ -157,38 +183,44 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             found = await self.store.stat(name)
             await (self.store.rmdir(name) if stat.S_ISDIR(found.st_mode) else self.store.unlink(name))
 
+    @_python_errors
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         name = self._strip_protocol(path)
         if create_parents and "/" in name:
             await self._makedirs(name.rpartition("/")[0], exist_ok=True)
         await self.store.mkdir(name)
 
+    @_python_errors
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
         parts = self._strip_protocol(path).split("/")
         for count in range(1, len(parts) + 1):
             try:
                 await self.store.mkdir("/".join(parts[:count]))
-            except StorageError as error:
+            except StorageError as error:  # the Store's own call raises it
                 if error.errno != errno.EEXIST or (count == len(parts) and not exist_ok):
                     raise
 
+    @_python_errors
     async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
         await self.store.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
+    @_python_errors
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         with await self.store.open(self._strip_protocol(path1)) as source:
             size = source.size
             with await self.store.open(self._strip_protocol(path2), "w") as target:
                 await self._copy_bytes(source, target, size)
 
+    @_python_errors
     async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
         """Copy a file of the Store to one of this machine."""
         with await self.store.open(self._strip_protocol(rpath)) as source, open(lpath, "wb") as target:  # noqa: ASYNC230,PTH123  # a local path, of any kind that open() takes
             for at in range(0, size := source.size, _PIECE):
                 room = np.empty(min(_PIECE, size - at), np.uint8)
                 await source.read_into(room, at)
-                target.write(room)
+                target.write(room.data)
 
+    @_python_errors
     async def _put_file(self, lpath: Any, rpath: str, mode: str = "overwrite", **_: Any) -> None:
         """Copy a file of this machine into the Store."""
         target = await self.store.open(self._strip_protocol(rpath), "x" if mode == "create" else "w")
