@@ -12,6 +12,11 @@ scripts/setup.sh test plot lint fuzz
 # A program for 3FS, which runs on zerohop.compat.hf3fs. It is built for one version of Python.
 .venv/bin/python -m pip install -qq --no-deps fastsafetensor-3fs-reader==0.3.3 ||
     echo "fastsafetensor-3fs-reader cannot be had here: it is not run"
+# The loaders are compared with what safetensors' own library finds, and are plugged into the two others.
+.venv/bin/python -m pip install -qq safetensors==0.8.0 fsspec==2026.9.0 ml_dtypes==0.6.0 ||
+    echo "safetensors and fsspec cannot be had here: their tests are skipped"
+.venv/bin/python -m pip install -qq --no-deps fastsafetensors==0.5.0 ||
+    echo "fastsafetensors cannot be had here: its tests are skipped"
 # 75 MB; the tests of the copy kernels, and page lists over GPUs in software, do without where it cannot be had.
 scripts/setup.sh cuda || echo "NVRTC cannot be had here: the copy kernels are not compiled"
 # It needs no GPU to be opened; Debian and Ubuntu name its package by its version.

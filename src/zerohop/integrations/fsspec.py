@@ -53,8 +53,8 @@ def _python_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T
 class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Reads and writes the files of one Store. Paths count from its folder.
 
-    ``cat_ranges`` reads all ranges of a file as one operation. A StorageError becomes the OSError of its number, such as
-    FileNotFoundError.
+    ``cat_ranges`` reads all ranges of a file as one operation. A StorageError becomes the OSError of its number,
+    such as FileNotFoundError.
     """
 
     protocol = PROTOCOL
