@@ -8,6 +8,7 @@ fastsafetensors itself reads the headers, so that the files have to be there for
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from fastsafetensors.copier.base import CopierInterface, validated_byte_ranges, validated_chunk_allocation_size
@@ -26,15 +27,26 @@ COPIER: Final = "zerohop"
 _PIECE: Final = 16 << 20
 
 
+class _Lease:
+    """Keeps a Store open while copiers use it; one that is opened here is closed when none does any more."""
+
+    def __init__(self, store: Store | str | None) -> None:
+        if isinstance(store, Store):
+            self.store = store
+        else:
+            self.store = open_store("." if store is None else store)
+            weakref.finalize(self, self.store.close)
+
+
 class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has no types
     """Reads the bytes of one safetensors file into the buffer that fastsafetensors allocates."""
 
-    def __init__(self, metadata: Any, device: Any, framework: Any, store: Store, root: str | None) -> None:
-        """Take what fastsafetensors passes, a Store, and the folder that is the Store's; None: none is."""
+    def __init__(self, metadata: Any, device: Any, framework: Any, lease: _Lease, root: str | None) -> None:
+        """Take what fastsafetensors passes, the Store, and the folder that is the Store's; None: none is."""
         self.metadata = metadata
         self.framework = framework
         self._device = device
-        self._store = store
+        self._lease = lease
         self._root = root
         self._ranges: list[tuple[int, int]] | None = None
         self._names: set[str] | None = None
@@ -105,8 +117,8 @@ class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has
 
     def _begin(self, buffer: Any, nbytes: int, runs: list[tuple[int, int]], piece: int) -> None:
         where = "host" if self._device.type == DeviceType.CPU else f"cuda:{self._device.index or 0}"
-        self._memory = self._store.context.register([(buffer.get_base_address(), nbytes, where)])[0]
-        self._file = _opened(self._store, self.metadata.src, self._root)
+        self._memory = self._lease.store.context.register([(buffer.get_base_address(), nbytes, where)])[0]
+        self._file = _opened(self._lease.store, self.metadata.src, self._root)
         for first, last in runs:
             for at in range(first, last, piece):
                 place = at - self._base
@@ -144,11 +156,11 @@ def _constructor(
     del device
     if (store is None) != (root is None):
         raise ValueError("give store= and root=, the folder here that is the Store's, or neither")
-    reads_by = store if isinstance(store, Store) else open_store("." if store is None else store)
+    lease = _Lease(store)
     folder = None if root is None else os.path.realpath(root)
 
     def construct(metadata: Any, device: Any, framework: Any) -> StoreCopier:
-        return StoreCopier(metadata, device, framework, reads_by, folder)
+        return StoreCopier(metadata, device, framework, lease, folder)
 
     return construct
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from zerohop.integrations.safetensors.selection import Part
 
@@ -111,21 +112,30 @@ def plan(wanted: list[Wanted], sizes: list[int], slot: int) -> list[Read]:
         slot: the most bytes that a read may bring to memory that is not a tensor's; a multiple of PAGE.
     """
     reads: list[Read] = []
-    joined: list[_Run] = []
+    # By the place of their first bytes: tensors do not interleave, and millions of runs at once would take much memory.
+    joined: list[tuple[int, int, Iterable[_Run]]] = []
     for number, each in enumerate(wanted):
+        if not each.nbytes:
+            continue
         if not goes_straight(each.part, slot):
-            joined += _runs(number, each, slot)
+            joined.append((each.file, each.offset + int(each.part.starts[0]), _runs(number, each, slot)))
         elif each.part.starts.size > 1:
             reads += _direct_runs(number, each)
         else:
             start = each.offset + int(each.part.starts[0])
             first, last = -(-start // PAGE) * PAGE, (start + each.part.run) // PAGE * PAGE
-            joined += [_Run(each.file, start, number, 0, first - start)] if first > start else []
-            joined += [_Run(each.file, last, number, last - start, start + each.part.run - last)]
+            end = start + each.part.run
+            joined.append(
+                (each.file, start, [_Run(each.file, start, number, 0, first - start)] if first > start else [])
+            )
+            joined.append(
+                (each.file, last, [_Run(each.file, last, number, last - start, end - last)] if end > last else [])
+            )
             for at in range(first, last, _PIECE):
                 length = min(_PIECE, last - at)
                 reads.append(Read(each.file, _one(at), _one(at - start), _one(length), number))
-    reads += _joined([run for run in joined if run.nbytes], sizes, slot)
+    joined.sort(key=lambda each: each[:2])
+    reads += _joined(itertools.chain.from_iterable(runs for _, _, runs in joined), sizes, slot)
     reads.sort(key=lambda read: (read.file, int(read.offsets[0])))
     return reads
 
@@ -164,10 +174,10 @@ def _runs(number: int, wanted: Wanted, slot: int) -> Iterator[_Run]:
             yield _Run(wanted.file, wanted.offset + start + at, number, which * run + at, min(most, run - at))
 
 
-def _joined(runs: list[_Run], sizes: list[int], slot: int) -> Iterator[Read]:
-    """Gather what is small into reads of at most ``slot`` bytes, each of one file."""
+def _joined(runs: Iterable[_Run], sizes: list[int], slot: int) -> Iterator[Read]:
+    """Gather runs, in the order of their bytes, into reads of at most ``slot`` bytes, each of one file."""
     batch: _Batch | None = None
-    for run in sorted(runs):
+    for run in runs:
         if batch is not None and batch.file == run.file and batch.add(run):
             continue
         if batch is not None:
