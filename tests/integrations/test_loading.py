@@ -17,6 +17,7 @@ from zerohop import EndOfFile, StorageError, Unsupported, storage
 from zerohop.integrations.safetensors import SafetensorsError, load, loading, save
 from zerohop.integrations.safetensors import plan as planning
 from zerohop.integrations.safetensors.dtypes import DTYPES
+from zerohop.integrations.safetensors.selection import Part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -366,3 +367,34 @@ def test_progress_is_shown_on_request(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == ""
     load(path, framework="numpy", progress=True)
     assert "loading" in capfd.readouterr().err
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 3 * MIB), max_size=12), start=st.integers(8, 5000), budget=st.sampled_from([1, 64])
+)
+def test_no_read_takes_more_than_its_slot(sizes: list[int], start: int, budget: int) -> None:
+    """So the slots together take no more than the budget; and every byte of every tensor comes from its place."""
+    slot = budget * MIB // 4
+    wanted, at = [], start
+    for size in sizes:
+        part = Part((size,), np.zeros(min(size, 1), np.int64), size)
+        wanted.append(planning.Wanted(0, at, part))
+        at += size
+    origin = [np.full(size, -1, np.int64) for size in sizes]
+    for read in planning.plan(wanted, [at], slot):
+        assert int((read.offsets + read.lengths).max()) <= at
+        if read.tensor is not None:
+            for offset, into, length in zip(read.offsets, read.into, read.lengths, strict=True):
+                origin[read.tensor][into : into + length] = np.arange(offset, offset + length)
+            continue
+        assert read.room <= slot
+        room = np.full(slot, -1, np.int64)
+        for offset, into, length in zip(read.offsets, read.into, read.lengths, strict=True):
+            room[into : into + length] = np.arange(offset, offset + length)
+        for copy in read.copies:
+            for which in range(copy.count):
+                source, to = copy.source + which * copy.step, copy.at + which * copy.run
+                origin[copy.tensor][to : to + copy.run] = room[source : source + copy.run]
+    for each, found in zip(wanted, origin, strict=True):
+        assert (found == np.arange(each.offset, each.offset + each.nbytes)).all()

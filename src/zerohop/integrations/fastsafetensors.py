@@ -129,7 +129,8 @@ class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has
         """Wait for all reads; the first that failed is told if wanted."""
         failed: BaseException | None = None
         for operation in self._under_way:
-            failed = failed or operation.exception()
+            error = operation.exception()
+            failed = failed or error
         self._under_way.clear()
         if self._file is not None:
             self._file.close()

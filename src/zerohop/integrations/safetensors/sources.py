@@ -82,6 +82,8 @@ def opened(store: Store, paths: list[str], *, within: bool) -> Iterator[list[Sou
         names = [name for path in paths for name in (_in_store(store, path) if within else _in_system(path))]
         sources = [files.enter_context(_open(store, name, within=within)) for name in names]
         heads = [_Head(file, name) for file, name in zip(sources, names, strict=True)]
+        for head in heads:
+            head.wait()
         yield [Source(file, head.layout()) for file, head in zip(sources, heads, strict=True)]
 
 
@@ -95,7 +97,13 @@ class _Head:
         self._start = np.empty(min(self._size, _GUESS), np.uint8)
         self._reading: Any = file.read_into(self._start) if self._size else None
 
+    def wait(self) -> None:
+        """Wait for the end, well or not: nothing is to be under way when one of them is refused."""
+        if self._reading is not None:
+            self._reading.exception()
+
     def layout(self) -> SafetensorsFile:
+        """Return what the header says."""
         if self._reading is not None:
             self._reading.result()
         start = self._start.tobytes()
