@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
-import mmap
 import os
 import statistics
 import subprocess
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HIDDEN, KEYS, INNER, WORDS = 2048, 512, 8192, 128_256
-PAGE = 4096
 
 
 def shapes(layers: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -170,16 +167,9 @@ def child(loader: str, files: list[str]) -> None:
 
 
 def cached(file: str) -> int:
-    """Return how many pages of a file are in the page cache."""
-    with Path(file).open("rb") as opened, mmap.mmap(opened.fileno(), 0, mmap.MAP_PRIVATE) as mapped:
-        pages = -(-len(mapped) // PAGE)
-        found = (ctypes.c_ubyte * pages)()
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        mincore = ctypes.CDLL(None, use_errno=True).mincore
-        mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-        if mincore(address, len(mapped), found) != 0:
-            raise OSError(ctypes.get_errno(), "mincore")
-        return sum(page & 1 for page in found)
+    """Return how many bytes of a file are in the page cache."""
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", file]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def prepare(files: list[str], *, cold: bool) -> None:
@@ -188,6 +178,7 @@ def prepare(files: list[str], *, cold: bool) -> None:
         with Path(file).open("rb") as opened:
             if cold:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                assert cached(file) == 0, "the system keeps the file in its page cache"
             else:
                 while opened.read(1 << 24):
                     pass
