@@ -123,3 +123,47 @@ def test_no_place_named() -> None:
 
     with pytest.raises(ValueError, match="name the folder or the server"):
         StoreFileSystem()
+
+
+def test_a_link_that_leads_nowhere_hides_nothing(system: Any, tmp_path: Path) -> None:
+    (tmp_path / "sub" / "dangling").symlink_to("nothing")
+    (tmp_path / "sub" / "out").symlink_to("/etc/passwd")
+    assert [(each["name"], each["type"]) for each in system.ls("sub")] == [
+        ("sub/a", "file"),
+        ("sub/dangling", "other"),
+        ("sub/out", "other"),
+    ]
+    assert "sub/a" in system.find("")
+    with pytest.raises(OSError, match="leads out of the store"):
+        system.cat_file("sub/out")
+
+
+def test_folders_are_copied_with_what_is_in_them(system: Any, tmp_path: Path) -> None:
+    (tmp_path / "sub" / "deep").mkdir()
+    (tmp_path / "sub" / "deep" / "c").write_bytes(b"c")
+    system.copy("sub", "other", recursive=True)
+    assert sorted(system.find("other")) == ["other/a", "other/deep/c"]
+    system.get("sub", str(tmp_path / "got"), recursive=True)
+    assert (tmp_path / "got" / "a").read_bytes() == CONTENT
+    assert (tmp_path / "got" / "deep" / "c").read_bytes() == b"c"
+    system.rm("other", recursive=True)
+    assert not system.exists("other")
+
+
+def test_a_file_is_not_copied_onto_itself(system: Any, tmp_path: Path) -> None:
+    (tmp_path / "again").symlink_to("b")
+    for same in ("b", "again"):
+        with pytest.raises(OSError, match="same file"):
+            system.cp_file("b", same)
+    assert (tmp_path / "b").read_bytes() == b"b"
+
+
+def test_times_and_empty_folders(system: Any, tmp_path: Path) -> None:
+    assert system.modified("b").timestamp() == pytest.approx((tmp_path / "b").stat().st_mtime)
+    system.mkdir("empty")
+    system.rmdir("empty")
+    assert not system.exists("empty")
+    with pytest.raises(FileNotFoundError):
+        system.rmdir("empty")
+    with pytest.raises(FileExistsError), system.open("b", "xb") as file:
+        file.write(b"x" * 10)

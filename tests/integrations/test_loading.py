@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from support.stores import LOCAL, SERVED, opened
 from zerohop import EndOfFile, StorageError, Unsupported, storage
-from zerohop.integrations.safetensors import SafetensorsError, load, loading, save
+from zerohop.integrations.safetensors import SafetensorsError, frameworks, load, loading, save
 from zerohop.integrations.safetensors import plan as planning
 from zerohop.integrations.safetensors.dtypes import DTYPES
 from zerohop.integrations.safetensors.selection import Part
@@ -206,6 +207,8 @@ HOSTILE = {
         b'"y": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}'
     ).ljust(128)
     + bytes(6),
+    "dimensions that no library can count": struct.pack("<Q", 96)
+    + b'{"x": {"dtype": "F32", "shape": [0, 4611686018427387904, 4], "data_offsets": [0, 0]}}'.ljust(96),
 }
 
 
@@ -241,6 +244,52 @@ def test_no_such_file(tmp_path: Path) -> None:
         load(tmp_path, framework="numpy")
     with opened(tmp_path, "auto") as store, pytest.raises(StorageError):
         load("nothing.safetensors", store=store, framework="numpy")
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.safetensors")
+    with pytest.raises(StorageError, match="not a regular file"):
+        load(tmp_path / "m.safetensors", framework="numpy")
+
+
+def test_nothing_is_read_into_memory_that_is_still_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, earlier kernels may do that until the framework says that they have ended."""
+    path = write(tmp_path / "m.safetensors", {"x": f32(3_000_000)[1], "y": f32(10)[1]})
+    order: list[str] = []
+    reads = storage.File.read_many
+
+    def read_many(*given: Any, **options: Any) -> Any:
+        order.append("read")
+        return reads(*given, **options)
+
+    monkeypatch.setattr(storage.File, "read_many", read_many)
+    monkeypatch.setattr(frameworks.Numpy, "begin", lambda _: order.append("begin"))
+    load(path, framework="numpy")
+    assert order[0] == "begin"
+    assert set(order[1:]) == {"read"}
+
+
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = write(tmp_path / "m.safetensors", {"x": f32(4)[1]})
+    with pytest.raises(Unsupported, match=r"finds \d+ GPUs, and 'cuda:99' is none of them"):
+        load(path, "cuda:99")
+    with pytest.raises(ValueError, match="device is"):
+        load(path, torch.device("meta"))
+
+
+def test_tensors_of_torch_that_cannot_be_saved(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    number = torch.tensor([1 + 2j, 3 + 4j], dtype=torch.complex64)
+    for tensor, complaint in (
+        (number.conj(), "resolve_conj"),
+        (torch.eye(3).to_sparse(), "to_dense"),
+        (torch.ones(4, 4).t()[1:], "not contiguous"),
+        (torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "needs a dimension"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=complaint):
+            save({"x": tensor}, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_long_header(tmp_path: Path) -> None:
@@ -336,6 +385,7 @@ def test_safetensors_own_library_reads_what_is_saved(tmp_path: Path, tensors: di
         ({"x": np.zeros(3, "U5")}, "no dtype"),
         ({"x": np.zeros(3, ">i4")}, "no dtype"),
         ({"x": [1, 2]}, "array of numpy or torch"),
+        ({"x": np.ma.MaskedArray(np.arange(3.0), mask=[False, True, False])}, "mask would be lost"),
         ({1: np.zeros(1)}, "name is a string"),
         ({"__metadata__": np.zeros(1)}, "__metadata__"),
     ],

@@ -7,9 +7,14 @@ that server, and so do the libraries that take URLs of fsspec.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime as dt
 import errno
 import functools
+import os
+import shutil
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,8 +26,7 @@ from zerohop.errors import StorageError
 from zerohop.storage import open_store
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from zerohop.storage import File, Store
 
@@ -32,6 +36,8 @@ PROTOCOL: Final = "zerohop"
 _SCHEME: Final = f"{PROTOCOL}://"
 _PIECE: Final = 16 << 20
 _BLOCK: Final = 5 << 20
+# Errors of a link that leads nowhere, or out of the Store.
+_NOWHERE: Final = (errno.ENOENT, errno.EXDEV, errno.ELOOP)
 
 
 def _python_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
@@ -39,15 +45,21 @@ def _python_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T
 
     @functools.wraps(method)
     async def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with _as_python_errors():
             return await method(*args, **kwargs)
-        except StorageError as error:
-            if not error.errno:
-                raise
-            # Python makes the class that belongs to the number.
-            raise OSError(error.errno, str(error), error.filename or None) from error
 
     return called
+
+
+@contextlib.contextmanager
+def _as_python_errors() -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        if not error.errno:
+            raise
+        # Python makes the class that belongs to the number.
+        raise OSError(error.errno, str(error), error.filename or None) from error
 
 
 class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -169,7 +181,16 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         if own["type"] != "directory":
             return [own] if detail else [name]
         names = sorted(f"{name}/{each}" if name else each for each in await self.store.listdir(name))
-        return list(await asyncio.gather(*(self._info(each) for each in names))) if detail else names
+        return list(await asyncio.gather(*(self._listed(each) for each in names))) if detail else names
+
+    async def _listed(self, name: str) -> dict[str, Any]:
+        """Describe a name of a folder, also one that leads nowhere: it hides nothing of the others."""
+        try:
+            return _described(name, await self.store.stat(name))
+        except StorageError as error:
+            if error.errno not in _NOWHERE:
+                raise
+            return {"name": name, "size": 0, "type": "other"}
 
     @_python_errors
     async def _rm_file(self, path: str, **_: Any) -> None:
@@ -200,20 +221,40 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
                 if error.errno != errno.EEXIST or (count == len(parts) and not exist_ok):
                     raise
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        with _as_python_errors():
+            self.store.rmdir(self._strip_protocol(path)).result()
+
+    def modified(self, path: str) -> dt.datetime:
+        """Return when a file was written last."""
+        return dt.datetime.fromtimestamp(self.info(path)["mtime"], dt.timezone.utc)
+
     @_python_errors
     async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
         await self.store.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
     @_python_errors
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy a file, or make a folder like the one that is named: fsspec names each, in no order."""
+        target = self._strip_protocol(path2)
+        if await self._isdir(path1):
+            await self._makedirs(target, exist_ok=True)
+            return
+        if "/" in target:
+            await self._makedirs(target.rpartition("/")[0], exist_ok=True)
         with await self.store.open(self._strip_protocol(path1)) as source:
             size = source.size
-            with await self.store.open(self._strip_protocol(path2), "w") as target:
-                await self._copy_bytes(source, target, size)
+            await self._check_another(source, target)
+            with await self.store.open(target, "w") as copy:
+                await self._copy_bytes(source, copy, size)
 
     @_python_errors
     async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
-        """Copy a file of the Store to one of this machine."""
+        """Copy a file of the Store to one of this machine, or make a folder like the one that is named."""
+        if await self._isdir(rpath):
+            Path(lpath).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # of this machine, and short
+            return
         with await self.store.open(self._strip_protocol(rpath)) as source, open(lpath, "wb") as target:  # noqa: ASYNC230,PTH123  # a local path, of any kind that open() takes
             for at in range(0, size := source.size, _PIECE):
                 room = np.empty(min(_PIECE, size - at), np.uint8)
@@ -229,6 +270,17 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             while part := source.read(_PIECE):
                 await target.write_from(np.frombuffer(part, np.uint8), at)
                 at += len(part)
+
+    async def _check_another(self, source: File, path: str) -> None:
+        """Raise SameFileError if a path leads to an open file, which a copy would empty before it is read."""
+        try:
+            found = await self.store.stat(path)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return
+        if os.path.samestat(source.stat(), found):
+            raise shutil.SameFileError(f"{source.path!r} and {path!r} are the same file")
 
     @staticmethod
     async def _copy_bytes(source: File, target: File, size: int) -> None:
@@ -250,12 +302,13 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no ty
 
     def _initiate_upload(self) -> None:
         mode = {"wb": "w", "xb": "x", "ab": "r+"}[self.mode]
-        try:
-            self._target = self.fs.store.open(self.path, mode).result()
-        except StorageError as error:
-            if self.mode != "ab" or error.errno != errno.ENOENT:
-                raise
-            self._target = self.fs.store.open(self.path, "w").result()
+        with _as_python_errors():
+            try:
+                self._target = self.fs.store.open(self.path, mode).result()
+            except StorageError as error:
+                if self.mode != "ab" or error.errno != errno.ENOENT:
+                    raise
+                self._target = self.fs.store.open(self.path, "w").result()
         self._written = self._target.size if self.mode == "ab" else 0
 
     def _upload_chunk(self, final: bool = False) -> bool:

@@ -56,6 +56,10 @@ class Framework(abc.ABC):
             target[...] = source
 
     @abc.abstractmethod
+    def begin(self) -> None:
+        """Return when nothing that was begun earlier writes to the memory that was made."""
+
+    @abc.abstractmethod
     def finish(self) -> None:
         """Return when all that was scattered has arrived."""
 
@@ -84,6 +88,9 @@ class Numpy(Framework):
     def room(self, nbytes: int) -> Any:
         """Do ``Framework.room``."""
         del nbytes
+
+    def begin(self) -> None:
+        """Do ``Framework.begin``: numpy writes at once."""
 
     def finish(self) -> None:
         """Do ``Framework.finish``: numpy copies at once."""
@@ -160,6 +167,12 @@ class Torch(Framework):
             # Bytes of the next batch come by another stream than that of this kernel.
             self._torch.cuda.current_stream(self._place).synchronize()
 
+    def begin(self) -> None:
+        """Do ``Framework.begin``."""
+        if not self._on_host:
+            # torch gives memory out again while kernels of the same stream still write to it; files come by another.
+            self._torch.cuda.current_stream(self._place).synchronize()
+
     def finish(self) -> None:
         """Do ``Framework.finish``."""
         if not self._on_host:
@@ -181,7 +194,7 @@ def framework_of(name: object, device: Any) -> Framework:
 
     Raises:
         ValueError: there is no such framework, or it has no such device.
-        Unsupported: it is not installed.
+        Unsupported: it is not installed, or finds no such GPU.
     """
     if name == "torch":
         return Torch(device)
@@ -197,13 +210,19 @@ def described(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
 
     Raises:
         TypeError: it is no array of numpy or torch, or the format has no such dtype.
-        ValueError: it is not contiguous.
+        ValueError: it is not contiguous, or its bytes are not its values.
     """
+    if isinstance(tensor, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask would be lost: pass x.data, or x.filled()")
     if isinstance(tensor, np.ndarray):
         dtype = OF_NUMPY.get(tensor.dtype.name) if tensor.dtype.isnative else None
         contiguous, flat = tensor.flags.c_contiguous, Numpy().flat
     elif type(tensor).__module__.startswith("torch"):
         dtype = OF_TORCH.get(str(tensor.dtype).removeprefix("torch."))
+        if str(tensor.layout) != "torch.strided":
+            raise TypeError(f"a tensor of layout {tensor.layout}: pass tensor.to_dense()")
+        if tensor.is_conj() or tensor.is_neg():
+            raise ValueError("torch has put off to negate it: pass tensor.resolve_conj().resolve_neg()")
         contiguous, flat = tensor.is_contiguous(), Torch(tensor.device).flat
     else:
         raise TypeError(f"a tensor is an array of numpy or torch, not {shown(type(tensor).__name__)}")
@@ -213,6 +232,8 @@ def described(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
         raise ValueError("the tensor is not contiguous: pass tensor.contiguous(), or numpy.ascontiguousarray(tensor)")
     shape = tuple(tensor.shape)
     if dtype == _PAIRED:
+        if not shape:
+            raise ValueError("a pair of F4 needs a dimension: pass tensor.reshape(1)")
         shape = (*shape[:-1], shape[-1] * 2)
     return dtype, shape, flat(tensor)
 
@@ -230,6 +251,12 @@ def _place(torch: Any, device: Any) -> Any:
         raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}: {error}') from None
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}')
+    if place.type == "cuda" and (place.index or 0) >= (count := torch.cuda.device_count()):
+        raise Unsupported(
+            f"torch {torch.__version__} finds {count} GPUs, and {shown(device)} is none of them",
+            fix='load to "cpu", or install a torch for the GPUs of this machine',
+            operation="load",
+        )
     if place.type == "cuda" and place.index is None:
         place = torch.device("cuda", torch.cuda.current_device())
     return place

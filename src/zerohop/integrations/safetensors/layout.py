@@ -164,6 +164,9 @@ def _entry(name: str, facts: object) -> TensorEntry:
     nbytes = offsets[1] - offsets[0]
     if math.prod(shape) * bits != nbytes * 8:
         raise SafetensorsError(f"tensor {name!r}: {facts['dtype']} of shape {list(shape)} does not take {nbytes} bytes")
+    if math.prod(max(length, 1) for length in shape) * bits >= 1 << 66:
+        # Libraries count in 64 bits also where one dimension of 0 makes the tensor empty.
+        raise SafetensorsError(f"the shape of tensor {name!r} is too large: {list(shape)}")
     return TensorEntry(name, facts["dtype"], shape, offsets[0], nbytes)
 
 

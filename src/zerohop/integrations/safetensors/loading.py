@@ -66,7 +66,7 @@ def load(
         SafetensorsError: a file breaks the format, or two files have a tensor of the same name.
         ValueError, TypeError: an argument makes no sense; there is no tensor of a name.
         Unsupported: the framework has no such dtype, or is not installed.
-        StorageError: a file cannot be opened or read.
+        OSError: a file cannot be opened or read; StorageError, which is one, where the Store refuses it.
         EndOfFile: a file became shorter meanwhile.
         PeerLost, DeadlineExceeded, LimitReached, RegistrationFailed, Closed: as for ``File.read_into``.
     """

@@ -65,6 +65,7 @@ class Reader:
         """
         left = _last_reads(reads)
         with self._slots(reads), self._nothing_left_behind():
+            self._framework.begin()
             for read in reads:
                 while self._under_way and (
                     self._ahead + read.nbytes > _AHEAD or (read.tensor is None and not self._free)

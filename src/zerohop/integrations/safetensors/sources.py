@@ -75,7 +75,7 @@ def opened(store: Store, paths: list[str], *, within: bool) -> Iterator[list[Sou
 
     Raises:
         SafetensorsError: a file breaks the format.
-        StorageError: there is no such file.
+        OSError: there is no such file; of a Store, StorageError.
         ValueError: a folder has no such file.
     """
     with contextlib.ExitStack() as files:
@@ -118,7 +118,8 @@ class _Head:
 def _open(store: Store, name: str, *, within: bool) -> File:
     if within:
         return store.open(name).result()
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe would block until somebody writes to it; file_of() refuses it.
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return store.file_of(fd).result()
     finally:
