@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from zerohop.storage import Store
 
+PAGE = 4096
 MIB = 1 << 20
 NBYTES = 3 * MIB + 12_345
 SIZES = [1, 511, 4095, 4096, 4097, MIB - 1, MIB, MIB + 1, NBYTES - 99]
@@ -119,6 +120,34 @@ def test_many_ranges_are_one_operation(store: Store, random_file: Callable[..., 
         back = np.zeros(200, np.uint8)
         copy.read_into(back).result(PATIENCE_S)
     assert (back == np.concatenate([target[100:200], target[:100]])).all()
+
+
+def test_memories_that_share_a_registration(
+    store: Store, random_file: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    """Those of a list do: bytes reach the second of them, and parts of it, in each way to name memory."""
+    there = random_file("data", 8 * PAGE)
+    array = np.zeros(16 * PAGE, np.uint8)
+    first, second = store.context.register([array[: 4 * PAGE], array[4 * PAGE :]])
+    expected = array.copy()
+    with store.open("data").result(PATIENCE_S) as file:
+        assert file.read_into(second[100 : 2 * PAGE], 5).result(PATIENCE_S) == 2 * PAGE - 100
+        expected[4 * PAGE + 100 : 6 * PAGE] = there[5 : 5 + 2 * PAGE - 100]
+        assert file.read_many(second, [0], [3 * PAGE], [PAGE]).result(PATIENCE_S) == PAGE
+        expected[7 * PAGE : 8 * PAGE] = there[:PAGE]
+        ring, wrapped = store.ring(2), store.wrap(second)
+        ring.prepare(second[5 * PAGE : 6 * PAGE], file, 7)
+        ring.prepare(wrapped[9 * PAGE : 10 * PAGE], file, 9)
+        ring.submit()
+        assert [each.result for each in ring.wait(min_results=2, timeout=PATIENCE_S)] == [PAGE, PAGE]
+        expected[9 * PAGE : 10 * PAGE], expected[13 * PAGE : 14 * PAGE] = there[7 : 7 + PAGE], there[9 : 9 + PAGE]
+    assert (array == expected).all()
+    with store.open("copy", "w").result(PATIENCE_S) as file:
+        assert file.write_from(second[7 : 9 * PAGE]).result(PATIENCE_S) == 9 * PAGE - 7
+    assert (np.fromfile(tmp_path / "copy", np.uint8) == expected[4 * PAGE + 7 : 13 * PAGE]).all()
+    wrapped.close()
+    for memory in (first, second):
+        memory.close()
 
 
 def test_awaited(store: Store, random_file: Callable[..., np.ndarray]) -> None:

@@ -176,14 +176,20 @@ class Face(AsyncCloseable):
         """
         return view_of(self._core, x)
 
-    def _lend(self, view: Memory | View, rights: Rights, *, once: bool) -> RemoteBuffer:
-        """Return a handle for a peer: of exactly this range, until ``_take_back``; or of all the Memory, made once.
+    def _lend(self, view: Memory | View, rights: Rights, *, once: bool) -> tuple[RemoteBuffer, int]:
+        """Return a handle for a peer, and the offset of this range in the memory that the handle names.
+
+        With ``once`` it is a handle of exactly this range, until ``_take_back``; else one of all the Memory, made once.
 
         Raises:
             ValueError: the memory does not have these rights.
             Closed: the Memory or its Context is closed.
         """
-        return view.share(rights) if once else self._core.shares.whole_of(memory_of(view), rights)
+        if once:
+            return view.share(rights), 0
+        memory = memory_of(view)
+        # Both offsets count from the start of the registration, which Memories may share.
+        return self._core.shares.whole_of(memory, rights), offset_of(view) - offset_of(memory)
 
     def _take_back(self, view: Memory | View, handle: RemoteBuffer) -> None:
         """Let no transfer begin any more with a handle that was lent once. Waits for no peer."""

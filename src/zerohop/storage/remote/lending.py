@@ -6,12 +6,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from zerohop.core.face import Memory, View, offset_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.core.face import RemoteBuffer, Rights
+    from zerohop.core.face import Memory, RemoteBuffer, Rights, View
 
 
 class Lent:
@@ -62,7 +60,7 @@ class Lending:
 
     def lent(
         self,
-        lend: Callable[..., RemoteBuffer],
+        lend: Callable[..., tuple[RemoteBuffer, int]],
         take_back: Callable[[Memory | View, RemoteBuffer], None],
         view: Memory | View,
         *,
@@ -80,7 +78,5 @@ class Lending:
         rights: Rights = "r" if writes else "w"
         if not once and not view.readonly:
             rights = "rw"
-        handle = lend(view, rights, once=once)
-        if once:
-            return Lent(view, bytes(handle), 0, lambda: take_back(view, handle))
-        return Lent(view, bytes(handle), offset_of(view), None)
+        handle, start = lend(view, rights, once=once)
+        return Lent(view, bytes(handle), start, (lambda: take_back(view, handle)) if once else None)
