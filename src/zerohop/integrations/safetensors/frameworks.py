@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _PAIRED: Final = "F4"
+# Copies from which one kernel for all takes less time than the GPU's copies one by one: it has to be loaded first.
+_WORTH_A_KERNEL: Final = 64
 
 
 class Framework(abc.ABC):
@@ -163,7 +165,10 @@ class Torch(Framework):
         if self._on_host:
             super().scatter(targets, sources)
         elif targets:
-            self._torch._foreach_copy_(targets, sources)  # torch's optimizers use it; no public twin
+            if len(targets) < _WORTH_A_KERNEL:
+                super().scatter(targets, sources)
+            else:
+                self._torch._foreach_copy_(targets, sources)  # torch's optimizers use it; no public twin
             # Bytes of the next batch come by another stream than that of this kernel.
             self._torch.cuda.current_stream(self._place).synchronize()
 

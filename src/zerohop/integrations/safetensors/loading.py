@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from zerohop.config.checks import check_int
 from zerohop.integrations.safetensors.frameworks import framework_of
 from zerohop.integrations.safetensors.layout import SafetensorsError
-from zerohop.integrations.safetensors.plan import PAGE, Wanted, goes_straight, plan
+from zerohop.integrations.safetensors.making import Tensors
+from zerohop.integrations.safetensors.plan import PAGE, Wanted, plan
 from zerohop.integrations.safetensors.progress import shown_progress
 from zerohop.integrations.safetensors.reading import SLOTS, Reader
 from zerohop.integrations.safetensors.selection import part_of, whole
@@ -82,11 +83,11 @@ def load(
             makes.check(entry.dtype)
         wanted = [each for _, each in chosen]
         slot = budget // SLOTS // PAGE * PAGE
-        tensors = [makes.empty(entry.dtype, each.part.shape, _place(each, slot)) for entry, each in chosen]
+        tensors = Tensors(makes, chosen, slot)
         reads = plan(wanted, [source.layout.nbytes for source in sources], slot)
         with shown_progress("loading", sum(read.nbytes for read in reads), progress) as done:
-            Reader(reads_by, [source.file for source in sources], tensors, makes, timeout, done).run(reads)
-    return {entry.name: tensor for (entry, _), tensor in zip(chosen, tensors, strict=True)}
+            Reader(reads_by, [source.file for source in sources], tensors, timeout, done).run(reads)
+    return {entry.name: tensor for (entry, _), tensor in zip(chosen, tensors.made, strict=True)}
 
 
 def _chosen(sources: list[Source], names: Names | None, slices: Slices) -> list[tuple[TensorEntry, Wanted]]:
@@ -111,13 +112,6 @@ def _chosen(sources: list[Source], names: Names | None, slices: Slices) -> list[
         for name, (number, entry) in found.items()
         if name in taken
     ]
-
-
-def _place(wanted: Wanted, slot: int) -> int | None:
-    """Return where in a page a tensor is to begin so that whole pages of its file are whole pages of memory."""
-    if wanted.part.starts.size != 1 or not goes_straight(wanted.part, slot):
-        return None
-    return (wanted.offset + int(wanted.part.starts[0])) % PAGE
 
 
 def _part(entry: TensorEntry, slices: Slices) -> Any:

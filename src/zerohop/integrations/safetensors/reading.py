@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from zerohop import Memory, Operation
-    from zerohop.integrations.safetensors.frameworks import Framework
+    from zerohop.integrations.safetensors.making import Tensors
     from zerohop.integrations.safetensors.plan import Copy, Read
     from zerohop.storage import File, Store
 
@@ -41,18 +41,17 @@ class Reader:
         self,
         store: Store,
         files: list[File],
-        tensors: list[Any],
-        framework: Framework,
+        tensors: Tensors,
         timeout: float | None,
         progress: Callable[[int], None],
     ) -> None:
         """Take what the numbers in the reads stand for."""
         self._store = store
         self._files = files
-        self._framework = framework
+        self._tensors = tensors
+        self._framework = tensors.framework
         self._timeout = timeout
         self._progress = progress
-        self._flat = [framework.flat(tensor) for tensor in tensors]
         self._memories: dict[int, Memory] = {}
         self._rooms: list[Any] = []
         self._room_memories: list[Memory] = []
@@ -70,17 +69,15 @@ class Reader:
         """
         left = _last_reads(reads)
         with self._slots(reads), self._nothing_left_behind():
-            # One call for all of them takes a fraction of the time of as many calls.
-            memories = self._store.context.register([self._flat[number] for number in left])
-            self._memories.update(zip(left, memories, strict=True))
-            self._framework.begin()
             self._started = time.monotonic()
             for read in reads:
                 while self._under_way and (
                     self._ahead + read.nbytes > self._most_ahead() or (read.tensor is None and not self._free)
                 ):
                     self._end_first(left)
+                self._prepare(read.file, left)
                 self._begin(read)
+            self._tensors.make_rest()
             while self._under_way:
                 self._end_first(left)
             self._framework.finish()
@@ -88,6 +85,14 @@ class Reader:
     def _most_ahead(self) -> int:
         a_second = self._done / max(1e-3, time.monotonic() - self._started)
         return max(_LEAST_AHEAD, min(_MOST_AHEAD, int(a_second)))
+
+    def _prepare(self, file: int, left: dict[int, int]) -> None:
+        """Have the tensors of a file, and the memory of those that reads go straight into."""
+        straight = [number for number in self._tensors.make(file) if number in left]
+        if straight:
+            # One call for all of them takes a fraction of the time of as many calls.
+            memories = self._store.context.register([self._tensors.flat[number] for number in straight])
+            self._memories.update(zip(straight, memories, strict=True))
 
     def _begin(self, read: Read) -> None:
         file, slot = self._files[read.file], None
@@ -120,7 +125,7 @@ class Reader:
     def _copy(self, room: Any, copies: tuple[Copy, ...]) -> None:
         targets, sources = [], []
         for copy in copies:
-            target = self._flat[copy.tensor][copy.at : copy.at + copy.count * copy.run]
+            target = self._tensors.flat[copy.tensor][copy.at : copy.at + copy.count * copy.run]
             if copy.count == 1:
                 sources.append(room[copy.source : copy.source + copy.run])
             else:
