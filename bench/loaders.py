@@ -54,11 +54,13 @@ def make(folder: Path, layers: int, shards: int) -> None:
     if list(folder.glob("*.safetensors")):
         return
     named = list(shapes(layers))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     per_shard = sum(2 * torch.Size(shape).numel() for _, shape in named) // shards
     shard: dict[str, torch.Tensor] = {}
     number = 0
     for name, shape in named:
-        shard[name] = torch.randint(-(1 << 15), 1 << 15, shape, dtype=torch.int16).view(torch.bfloat16)
+        numbers = torch.randint(-(1 << 15), 1 << 15, shape, dtype=torch.int16, device=device)
+        shard[name] = numbers.view(torch.bfloat16).cpu()
         if sum(tensor.nbytes for tensor in shard.values()) >= per_shard or name == named[-1][0]:
             save_file(shard, folder / f"model-{number:05}.safetensors")
             number, shard = number + 1, {}
