@@ -359,7 +359,7 @@ class TestAnswers:
                 # Ordinary again.
                 _connect_soon(transport, url)
 
-    @pytest.mark.parametrize("status", [Status.PENDING.value, Status.CLOSED.value, Status.PROTOCOL.value, 99, 255])
+    @pytest.mark.parametrize("status", [Status.PENDING.value, Status.CLOSED.value, Status.NO_MEMORY.value, 99, 255])
     def test_a_status_that_no_answer_has(self, pair: Pair, open_context: OpenContext, status: int) -> None:
         """The session ends, and with it whatever was asked."""
         liar = open_context(Options(providers=pair.here.context._core.providers))

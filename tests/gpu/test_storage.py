@@ -57,3 +57,17 @@ def test_rings(open_context: OpenContext, tmp_path: Path) -> None:
         with options().open() as other:
             other.read(zh.RemoteBuffer.from_bytes(iov.export("r")), found).result(PATIENCE_S)
     assert (found.reshape(4096, -1) == there.reshape(4096, -1)[pages]).all()
+
+
+def test_synchronized(open_context: OpenContext, tmp_path: Path) -> None:
+    """What a kernel still writes when it is called is what the file gets."""
+    tensor = blank_tensor(16 * MIB)
+    with storage.open_store(tmp_path, ctx=open_context(options())) as store, store.wrap(tensor) as iov:
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(500_000_000)
+            tensor.fill_(9)
+        iov.sync("to_file")
+        with store.open("data", "w").result() as file:
+            file.write_from(iov).result(PATIENCE_S)
+    assert (tmp_path / "data").read_bytes() == bytes([9]) * (16 * MIB)

@@ -192,6 +192,57 @@ TEST_CASE("files: bytes that have not reached a device do not count") {
     }
 }
 
+TEST_CASE("files: threads post at once, and the queue is closed meanwhile") {
+    constexpr size_t kThreads = 4;
+    constexpr size_t kEach = 300;
+    constexpr uint64_t kPage = 4096;
+    for (const bool closes : {false, true}) {
+        for (auto& io : backends()) {
+            CAPTURE(io->name());
+            const Files files(std::move(io));
+            const Bytes there = pattern(kThreads * kEach * kPage, 11);
+            const TestFile file(there);
+            const auto memory = files.side.alloc(there.size());
+            files.side.put(*memory, Bytes(there.size(), 0xee));
+            const Place place = place_of(memory);
+            std::vector<OpRef> ops(kThreads * kEach);
+            std::vector<Outcome> posted(ops.size());
+            std::atomic<size_t> started{0};
+            const auto work = [&](size_t first) {
+                for (size_t i = first; i < first + kEach; ++i) {
+                    ops[i] = files.side.engine->operations().create(0);
+                    auto sink = std::make_shared<storage::OperationSink>(*files.side.engine, ops[i], 1, 0, files.moved);
+                    const std::vector<Range> range{{i * kPage, i * kPage, kPage, 0}};
+                    posted[i] = files.queue->post({file.file, place, false}, range, std::move(sink));
+                    started.fetch_add(1);
+                }
+            };
+            std::vector<std::thread> threads;
+            for (size_t i = 0; i < kThreads; ++i) {
+                threads.emplace_back(work, i * kEach);
+            }
+            if (closes) {
+                CHECK(eventually([&] { return started.load() > kEach; }));
+                files.side.engine->close_work(files.queue, {Status::closed, Reason::owner_closed});
+            }
+            for (std::thread& thread : threads) {
+                thread.join();
+            }
+            Bytes expected(there.size(), 0xee);
+            for (size_t i = 0; i < ops.size(); ++i) {
+                const Outcome outcome = posted[i].ok() ? files.side.wait(ops[i]) : posted[i];
+                if (outcome.ok()) {
+                    overlay(expected, i * kPage, there, i * kPage, kPage);
+                } else {
+                    CHECK(closes);
+                    CHECK(outcome == Outcome{Status::closed, Reason::owner_closed});
+                }
+            }
+            CHECK(same_bytes(files.side.get(*memory), expected));
+        }
+    }
+}
+
 TEST_CASE("files: memory stays pinned after a deadline, until the system is done with it") {
     auto made = std::make_unique<PlayedIo>();
     PlayedIo& io = *made;

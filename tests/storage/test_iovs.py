@@ -94,6 +94,16 @@ def test_memory_that_comes_after(store: Store, random_file: Callable[..., np.nda
             target.close()
 
 
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_synchronized(store: Store, device: str) -> None:
+    """Neither has work of its own that could be waited for; tests/gpu has a GPU's."""
+    with store.iov(64, device) as iov:
+        iov.sync("to_file")
+        iov.sync("from_file")
+        with pytest.raises(ValueError, match='direction is "to_file" or "from_file", not 0'):
+            iov.sync(0)  # type: ignore[arg-type]  # what the test is about
+
+
 def test_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="sim:7"):
         store.iov(MIB, "sim:7")

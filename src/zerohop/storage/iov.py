@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from zerohop.core.face import HOST, Closeable, Memory, Rights, View
+from zerohop.shown import shown
+from zerohop.storage.gpu_work import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +62,25 @@ class Iov(Closeable):
         if not behind:
             return ""
         return f"the memory begins {behind} bytes behind a multiple of {_LINE}; begin it at one, as an allocation does"
+
+    def sync(self, direction: Literal["to_file", "from_file"]) -> None:
+        """Wait until transfers in a direction find, or have left, the bytes of the memory's device as they should be.
+
+        Transfers are in no stream of the user's: before a GPU's memory is written to a file, its work has to be done.
+
+        Args:
+            direction: ``"to_file"``: waits until a GPU of NVIDIA has done all that this process has told it, on any
+                stream, as ``cudaDeviceSynchronize`` does. ``"from_file"``: there is nothing to wait for, because a
+                device sees the bytes as soon as the result of a transfer is there; nor is there for memory of the host.
+
+        Raises:
+            ValueError: there is no such direction.
+            DeviceFailed: work of the GPU has failed.
+        """
+        if direction not in ("to_file", "from_file"):
+            raise ValueError(f'direction is "to_file" or "from_file", not {shown(direction)}')
+        if direction == "to_file":
+            synchronize(self.device)
 
     def export(self, rights: Rights = "rw") -> bytes:
         """Return the bytes of a handle (RemoteBuffer), with which other processes reach the memory.

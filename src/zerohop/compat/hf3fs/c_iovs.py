@@ -15,6 +15,7 @@ from zerohop.config.checks import check_int
 from zerohop.core.face import HOST
 from zerohop.errors import ProtocolError, ZerohopError
 from zerohop.storage import ImportedIov, Iov
+from zerohop.storage.gpu_work import synchronize
 
 _ID_BYTES: Final = 16
 
@@ -148,7 +149,7 @@ def hf3fs_iovsync_gpu(iov: hf3fs_iov, direction: int) -> int:
     check_int("direction", direction, 0, 1)
     handle = _of_gpu(iov)
     if direction == 0:
-        gpus.synchronize(handle.device)
+        synchronize(handle.device)
     return 0
 
 
