@@ -78,9 +78,8 @@ void FileQueue::add_job(size_t number) {
     }
     piece.past_cache = way.past_cache;
     const bool slow = !way.past_cache && left > kSlowCopy;
-    const int buffer = batch.fixed.empty()
-                           ? -1
-                           : FixedBuffers::find(batch.fixed, static_cast<uint64_t>(data - batch.memory.host), left);
+    const int buffer =
+        batch.fixed == nullptr ? -1 : batch.fixed->find(static_cast<uint64_t>(data - batch.memory.host), left);
     io_.add({way.fd, batch.write, slow, batch.priority, data, static_cast<uint32_t>(left), offset, buffer, number});
 }
 

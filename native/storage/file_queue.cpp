@@ -67,9 +67,7 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     if (closed_) {
         return *closed_;
     }
-    if (const auto* const fixed = fixed_.of(batch->memory.identity); fixed != nullptr) {
-        batch->fixed = *fixed;
-    }
+    batch->fixed = fixed_.of(batch->memory.identity);
     waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
     try {
         issue();

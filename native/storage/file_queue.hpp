@@ -69,7 +69,7 @@ struct Batch {
     std::shared_ptr<Sink> sink;
     bool write = false;
     Priority priority = Priority::normal;
-    std::vector<int> fixed; // the buffers of the memory, if the system keeps it at hand
+    std::shared_ptr<const FixedBuffers::Buffers> fixed; // null: the system does not keep the memory at hand
     struct Transfer {
         Range range;
         uint64_t issued = 0; // bytes that pieces were made for

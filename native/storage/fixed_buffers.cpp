@@ -5,6 +5,16 @@
 
 namespace zerohop::storage {
 
+FixedBuffers::Buffers::~Buffers() {
+    for (const int buffer : numbers_) {
+        io_.unfix(buffer);
+    }
+}
+
+int FixedBuffers::Buffers::find(uint64_t offset, uint64_t nbytes) const {
+    return offset % kBytes + nbytes > kBytes ? -1 : numbers_[offset / kBytes];
+}
+
 bool FixedBuffers::add(const Place& memory, std::weak_ptr<const void> object, std::string& why) {
     if (of(memory.identity) != nullptr) {
         ++fixed_.at(memory.identity).users;
@@ -19,42 +29,27 @@ bool FixedBuffers::add(const Place& memory, std::weak_ptr<const void> object, st
         }
         buffers.push_back(buffer);
     }
-    fixed_.emplace(memory.identity, Fixed{std::move(object), std::move(buffers)});
+    auto made = std::make_shared<const Buffers>(io_, std::move(buffers));
+    fixed_.emplace(memory.identity, Fixed{std::move(object), std::move(made)});
     return true;
 }
 
 void FixedBuffers::remove(const void* object) {
     if (const auto found = fixed_.find(object); found != fixed_.end() && --found->second.users == 0) {
-        forget(object);
-    }
-}
-
-void FixedBuffers::forget(const void* object) {
-    if (const auto found = fixed_.find(object); found != fixed_.end()) {
-        for (const int buffer : found->second.buffers) {
-            io_.unfix(buffer);
-        }
         fixed_.erase(found);
     }
 }
 
-const std::vector<int>* FixedBuffers::of(const void* object) {
+std::shared_ptr<const FixedBuffers::Buffers> FixedBuffers::of(const void* object) {
     const auto found = fixed_.find(object);
     if (found == fixed_.end()) {
         return nullptr;
     }
     if (found->second.object.expired()) {
-        forget(object);
+        fixed_.erase(found);
         return nullptr;
     }
-    return &found->second.buffers;
-}
-
-int FixedBuffers::find(const std::vector<int>& buffers, uint64_t offset, uint64_t nbytes) {
-    if (buffers.empty() || offset % kBytes + nbytes > kBytes) {
-        return -1;
-    }
-    return buffers[offset / kBytes];
+    return found->second.buffers;
 }
 
 } // namespace zerohop::storage

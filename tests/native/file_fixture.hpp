@@ -72,9 +72,9 @@ public:
     }
     int fix(std::byte* /*data*/, size_t /*nbytes*/, std::string& why) override {
         why = "played";
-        return -1;
+        return fixes;
     }
-    void unfix(int /*buffer*/) override {}
+    void unfix(int buffer) override { unfixed.push_back(buffer); }
     int fd() const override { return event_.get(); }
     bool ready() const override {
         const std::lock_guard lock(mutex_);
@@ -83,6 +83,8 @@ public:
     void abandon() override {}
 
     // For the test.
+    int fixes = -1; // the number of the next buffer
+    std::vector<int> unfixed;
     std::vector<Job> added() const {
         const std::lock_guard lock(mutex_);
         return added_;

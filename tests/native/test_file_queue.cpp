@@ -321,6 +321,33 @@ TEST_CASE("files: memory that the system keeps at hand, and another that lies wh
     CHECK(why == "the memory is a device's");
 }
 
+TEST_CASE("files: the system keeps memory at hand until transfers have ended that began before") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(8192, 1));
+    const auto memory = files.side.alloc(8192);
+    std::string why;
+    io.fixes = 5;
+    REQUIRE(files.queue->fix(place_of(memory), memory, why));
+    const OpRef op = files.start(file, memory, false, {{.nbytes = 8192}});
+    files.queue->unfix(memory.get());
+    CHECK(io.unfixed.empty());
+    io.end(io.added().back(), 100); // the rest goes by the same buffer
+    CHECK(eventually([&] {
+        let_poll(files);
+        return io.added().size() == 2;
+    }));
+    CHECK(io.added().back().buffer == 5);
+    CHECK(io.unfixed.empty());
+    io.end(io.added().back(), 8092);
+    CHECK(files.side.wait(op) == kOk);
+    CHECK(io.unfixed == std::vector<int>{5});
+    (void)files.start(file, memory, false, {{.nbytes = 10}});
+    CHECK(io.added().back().buffer == -1);
+    io.end(io.added().back(), 10);
+}
+
 TEST_CASE("files: memory keeps its bytes, and those that are written meanwhile, as its pages are gathered") {
     constexpr size_t kHuge = 2ULL << 20;
     auto made = std::make_unique<PlayedIo>(); // which fixes nothing: the pages are gathered before

@@ -94,6 +94,36 @@ def test_memory_that_comes_after(store: Store, random_file: Callable[..., np.nda
             target.close()
 
 
+@pytest.mark.parametrize("direct", [None, True, False])
+def test_closed_under_a_transfer(
+    store: Store, random_file: Callable[..., np.ndarray], tmp_path: Path, direct: bool | None
+) -> None:
+    """What has begun ends as usual: it keeps the memory, and all that was made ready of it."""
+    there = random_file("data", 8 * MIB)
+    array = np.zeros(8 * MIB, np.uint8)
+    memory = store.context.register(array)
+    at = np.arange(2048) * 4096
+    with store.open("data", direct=direct).result(PATIENCE_S) as file:
+        for _ in range(5):
+            array[:] = 0
+            iov = store.wrap(memory)
+            reading = file.read_many(iov, at, at, np.full(2048, 4096))
+            iov.close()
+            assert reading.result(PATIENCE_S) == 8 * MIB
+            assert (array == there).all()
+            array[:] = 0
+            assert file.read_many(store.wrap(memory), at, at, np.full(2048, 4096)).result(PATIENCE_S) == 8 * MIB
+            assert (array == there).all()
+    with store.open("copy", "w", direct=direct).result(PATIENCE_S) as file:
+        for _ in range(5):
+            iov = store.wrap(memory)
+            writing = file.write_from(iov)
+            iov.close()
+            assert writing.result(PATIENCE_S) == 8 * MIB
+    assert (tmp_path / "copy").read_bytes() == there.tobytes()
+    memory.close()
+
+
 @pytest.mark.parametrize("device", ["host", "sim:0"])
 def test_synchronized(store: Store, device: str) -> None:
     """Neither has work of its own that could be waited for; tests/gpu has a GPU's."""
