@@ -2,6 +2,7 @@
 #include "bind/files.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <cassert>
@@ -124,12 +125,15 @@ bool refuse(PyRing& self, uint64_t userdata, int error) {
     return true;
 }
 
-// Ends transfers with this userdata, or all; returns their number.
-size_t cancel(PyRing& self, std::optional<uint64_t> userdata) {
+// Ends transfers with this userdata, or all; returns their number, and how many of them were among the first `first`
+// that were added.
+std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata, size_t first) {
     const Held held = self.home.hold();
     const Released release;
     constexpr Outcome kCancelled{Status::cancelled, Reason::user};
     size_t ended = 0;
+    size_t ended_first = 0;
+    size_t place = 0;
     for (Prepared& each : self.prepared) {
         each.ranges.erase(each.ranges.begin(), each.ranges.begin() + static_cast<ptrdiff_t>(each.begun));
         each.begun = 0;
@@ -140,12 +144,14 @@ size_t cancel(PyRing& self, std::optional<uint64_t> userdata) {
                 assert(room);
                 self.ring->ended(range.userdata, {0, kCancelled, 0});
             }
+            ended_first += meant && place < first ? 1 : 0;
+            ++place;
             return meant;
         });
     }
     std::erase_if(self.prepared, [](const Prepared& each) { return each.ranges.empty(); });
     self.prepared_count -= ended;
-    return ended + held.queue->cancel(*self.ring, userdata, kCancelled);
+    return {ended + held.queue->cancel(*self.ring, userdata, kCancelled), ended_first};
 }
 
 // Takes up room for transfers that this process does not carry out itself.
@@ -206,8 +212,10 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
              "Gives such transfers their results, as records like those of take().")
         .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
              "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
-        .def("cancel", &cancel, nb::arg("userdata").none(),
-             "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number.")
+        .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
+             "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number, "
+             "and "
+             "how many of them were among the first that were added.")
         .def("take", &take, nb::arg("most"), "Results as records of 32 bytes: userdata, result, done, status, reason.")
         .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
         .def_prop_ro(

@@ -175,12 +175,13 @@ void register_storage(nb::module_& m) {
             "past_and_through", [](const PyMoved& self) { return self.moved->past_and_through(); },
             "The bytes that were moved past the page cache, and through it.");
 
+    m.attr("URING_DEPTH") = storage::kUringDepth;
     m.def(
         "why_no_uring",
         [] {
             const Released release;
             std::string why;
-            return storage::open_uring(1, why) ? std::string() : why;
+            return storage::open_uring(storage::kUringDepth, why) ? std::string() : why;
         },
         "Why threads would read and write files instead of io_uring; empty if io_uring would.");
 

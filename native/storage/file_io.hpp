@@ -55,6 +55,9 @@ public:
     virtual void abandon() = 0;
 };
 
+// The depth with which Stores open io_uring. The memory that it takes grows with it, and may be more than a user may
+// lock.
+inline constexpr unsigned kUringDepth = 256;
 // Returns null, and why, where the system or this build has no io_uring.
 [[nodiscard]] std::unique_ptr<FileIo> open_uring(unsigned depth, std::string& why);
 // Starts threads as jobs come, the first one now. Throws NativeError or std::system_error if the process may have no

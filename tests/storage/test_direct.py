@@ -224,6 +224,9 @@ class TestRequired:
             path.write_bytes(b"kept")
             check_refused(store.open("kept", "w"), "the file system of 'kept' has no way past the page cache")
             assert path.read_bytes() == b"kept"
+            for mode in ("w", "x"):
+                check_refused(store.open("new", mode), "has no way past the page cache")
+            assert not Path(folder, "new").exists()
             with path.open("rb") as file:
                 check_refused(store.file_of(file.fileno()), "has no way past the page cache")
 

@@ -14,6 +14,7 @@ from support.stores import is_served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from zerohop.storage import Store
 

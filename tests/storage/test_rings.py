@@ -213,6 +213,27 @@ def test_memory_stays_until_the_end(store: Store, random_file: Callable[..., np.
         assert (shown == there).all()
 
 
+def test_cancelled_before_they_were_submitted(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """Others, which were submitted and wait for their batch to be full, stay submitted."""
+    random_file("data", 1 << 16)
+    with store.open("data").result(PATIENCE_S) as file:
+        ring, target = store.ring(64, io_depth=8), store.context.alloc(1 << 16)
+        for number in (1, 2, 3):
+            ring.prepare(target[:64], file, 0, number)
+        assert ring.submit() == 3
+        for number in (11, 12):
+            ring.prepare(target[:64], file, 0, number)
+        assert ring.cancel(11) == ring.cancel(12) == 1
+        done = ring.wait(min_results=5, timeout=PATIENCE_S)
+        assert sorted(each.userdata for each in done) == [1, 2, 3, 11, 12]
+        for number in range(4):
+            ring.prepare(target[:64], file, 0, number)
+        assert ring.submit() == 4
+        assert ring.cancel(2) == 1
+        done = ring.wait(min_results=4, timeout=PATIENCE_S)
+        assert sorted(each.userdata for each in done) == [0, 1, 2, 3]
+
+
 def test_a_wait_has_a_limit(store: Store, random_file: Callable[..., np.ndarray]) -> None:
     """Results that cannot come are not waited for, and the end of the ring and of the store ends everything."""
     random_file("data", MIB)

@@ -48,8 +48,11 @@ class FileRing(Protocol):
     def refuse(self, userdata: int, error: int) -> bool:
         """Give a transfer that is not carried out its result; False if there is no room for it."""
 
-    def cancel(self, userdata: int | None) -> int:
-        """End transfers with this userdata, or all, as soon as nothing uses their memory; return their number."""
+    def cancel(self, userdata: int | None, first: int) -> tuple[int, int]:
+        """End transfers with this userdata, or all, as soon as nothing uses their memory.
+
+        Return their number, and how many of them were among the first ``first`` that were added and have not begun.
+        """
 
     def take(self, most: int) -> bytes:
         """Return results as records (completion.py)."""

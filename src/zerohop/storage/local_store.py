@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from zerohop._native import NativeError
+from zerohop._native import URING_DEPTH, NativeError
 from zerohop.config.checks import check_int
 from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
@@ -41,8 +41,6 @@ _PAGE: Final = 4096
 _MIB: Final = 1 << 20
 _MOST_STAGING_BYTES: Final = 1 << 40
 _MOST_THREADS: Final = 256
-# Transfers under way at once, at most.
-_DEPTH: Final = 256
 
 
 class LocalStore(Store):
@@ -84,7 +82,7 @@ class LocalStore(Store):
             check_openat2(self._root)
             super().__init__(ctx, settings, timeout)
             try:
-                self._queue: FileQueue = self._file_queue(_DEPTH, threads, staging_bytes, uring=engine == "auto")
+                self._queue: FileQueue = self._file_queue(URING_DEPTH, threads, staging_bytes, uring=engine == "auto")
             except BaseException:
                 self._close_context()
                 raise

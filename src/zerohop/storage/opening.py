@@ -13,7 +13,7 @@ from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import out_of_descriptors
 from zerohop.storage.alignment import USUAL, Alignment, alignment_of, is_tmpfs
-from zerohop.storage.beneath import open_beneath
+from zerohop.storage.beneath import open_beneath, parent_of
 from zerohop.storage.direct import check_file, no_such_way
 from zerohop.storage.failures import of_errno
 from zerohop.storage.file import FLAGS, File
@@ -31,6 +31,8 @@ _NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
 
 def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None, *, required: bool) -> File:
     """Do LocalStore.open_file; ``required``: every transfer must go past the page cache."""
+    if required and FLAGS[mode] & os.O_CREAT:
+        _check_folder(root, path)
     fd = open_beneath(root, path, FLAGS[mode] | _NO_WAITING)
     try:
         _check_regular(fd, "open", path)
@@ -44,6 +46,16 @@ def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | No
         raise
     native, alignment = _native(fd, FLAGS[mode] & os.O_ACCMODE, direct, ("open", path) if required else None)
     return File(store, path, mode, native, alignment)
+
+
+def _check_folder(root: int, path: str) -> None:
+    """Raise Unsupported before a file is made that would have no way past the page cache."""
+    folder, _ = parent_of(root, path)
+    try:
+        if is_tmpfs(folder):
+            raise no_such_way("open", path)
+    finally:
+        os.close(folder)
 
 
 def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: bool) -> File:

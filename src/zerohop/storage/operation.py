@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop._native import Status
+from zerohop._native import Reason, Status
 from zerohop.core.face import HOST, Explanation, InFlight
-from zerohop.errors import DeadlineExceeded
+from zerohop.errors import Closed, DeadlineExceeded
 from zerohop.storage import failures
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ class FileTransfer(InFlight[int]):
     def _value_of(self, native: Op) -> int:
         return native.bytes_done
 
+    def _bytes_moved(self) -> int:
+        return self._outcome(0)  # fewer than were asked for, if the file ended there
+
     def _error_of(self, native: Op) -> BaseException:
         if native.status == Status.DEADLINE:
             return DeadlineExceeded(
@@ -102,6 +105,8 @@ class FileTransfer(InFlight[int]):
                 operation=self._kind,
                 bytes_done=native.bytes_done,
             )
+        if native.status == Status.CLOSED and native.reason == Reason.OWNER_CLOSED:
+            return Closed("the Store was closed", operation=self._kind, bytes_done=native.bytes_done)
         if native.status != Status.FILE_ERROR:
             return super()._error_of(native)
         path, done = self._path.filename, native.bytes_done

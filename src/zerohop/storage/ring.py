@@ -181,14 +181,13 @@ class Ring:
         self._check()
         number = None if userdata is None else operator.index(userdata)
         with self._lock:
-            before = self._native.prepared
             try:
-                return self._native.cancel(None if number is None else number % (1 << 64))
+                ended, submitted = self._native.cancel(None if number is None else number % (1 << 64), self._submitted)
             except NativeError as error:
                 self._check()
                 raise from_native(*error.args, operation="cancel") from None
-            finally:
-                self._submitted = max(0, self._submitted - (before - self._native.prepared))
+            self._submitted -= submitted
+            return ended
 
     def wait(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None

@@ -96,8 +96,10 @@ class Store(FileEngine):
             Closed: the Store or the memory is closed.
         """
         self.check_usable()
-        memory = self.memory_of(x)
-        assert not isinstance(memory, ImportedIov)  # which is no argument of this
+        # Unlike an array that is passed to one transfer, one that is wrapped is lent to a server for good.
+        memory = FileEngine.memory_of(self, x)
+        if isinstance(memory, ImportedIov):
+            raise TypeError("memory of another process is an Iov already")
         return self.new_iov(memory, owned=not isinstance(x, (Memory, View, Iov)))
 
     @abc.abstractmethod

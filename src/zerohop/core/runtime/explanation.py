@@ -12,7 +12,8 @@ class Explanation(NamedTuple):
         provider: name of the provider that was chosen, such as ``"shm"``.
         form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
         direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
-            buffers. Of files: whether all bytes moved between disk and memory, without the page cache.
+            buffers. Of files of this machine: whether all bytes moved between disk and memory, without the page cache.
+            Of a server's: whether it moved them between its file and the memory without a lane.
         local_device: where this side's memory is.
         remote_device: where the peer's memory is.
         rejected: each other path and why it was not taken.

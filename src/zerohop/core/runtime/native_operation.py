@@ -238,7 +238,11 @@ class InFlight(NativeInFlight, Operation[T]):
             return "cancelled"
         if self._error is not None:
             return f"failed: {self._error}"
-        return transfer_text(self.nbytes, self._elapsed_ns)
+        return transfer_text(self._bytes_moved(), self._elapsed_ns)
+
+    def _bytes_moved(self) -> int:
+        """Return how many bytes have moved, once it has ended well."""
+        return self.nbytes
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
         native = self._native

@@ -6,10 +6,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from zerohop.core.face import Memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.core.face import Memory, RemoteBuffer, Rights, View
+    from zerohop.core.face import RemoteBuffer, Rights, View
 
 
 class Lent:
@@ -57,6 +59,11 @@ class Lending:
     def note_array(self, memory: Memory | View) -> None:
         """Note that memory stands for an array."""
         self._passing.add(memory)
+
+    def note_kept(self, memory: Memory | View) -> None:
+        """Note that memory stays, also if it stood for an array before."""
+        if isinstance(memory, Memory):  # a View never stands for an array
+            self._passing.discard(memory)
 
     def lent(
         self,

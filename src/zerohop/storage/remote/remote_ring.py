@@ -133,14 +133,16 @@ class RemoteRing:
             return False
         return self._completions.refuse(userdata, error)
 
-    def cancel(self, userdata: int | None) -> int:
-        """End transfers with this userdata, or all, as soon as nothing uses their memory; return their number."""
+    def cancel(self, userdata: int | None, first: int) -> tuple[int, int]:
+        """Do ``FileRing.cancel``."""
         number = None if userdata is None else int(np.uint64(userdata).astype(np.int64))
-        ended = 0
+        ended = ended_first = place = 0
         for _ in range(len(self._added)):
             batch = self._added.popleft()
             meant = np.ones(len(batch.userdata), bool) if number is None else batch.userdata == number
             found = int(meant.sum())
+            ended_first += int(meant[: max(0, first - place)].sum())
+            place += len(meant)
             if found:
                 self._completions.reserve(found)
                 records = np.zeros(found, RECORD)
@@ -153,7 +155,7 @@ class RemoteRing:
             else:
                 batch.lent.release()
         self._prepared -= ended
-        return ended + self._cancel_begun(self, number)
+        return ended + self._cancel_begun(self, number), ended_first
 
     def complete(self, records: np.ndarray[Any, Any]) -> None:
         """Give transfers that have begun their results."""

@@ -174,6 +174,7 @@ class RemoteStore(Store):
 
     def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
         """Return an Iov of memory. The server has its system keep the pages at hand, if it reaches them."""
+        self._lending.note_kept(memory)
         lent = self._lending.lent(self._lend, self._take_back, memory, writes=memory.readonly)
         tell = self._moves.tell
 

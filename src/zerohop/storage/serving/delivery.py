@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import Status
+from zerohop._native import NativeError, Status
 from zerohop.core.face import offset_of, region_of
 from zerohop.errors import DeadlineExceeded
 from zerohop.storage.completion import RECORD
@@ -64,11 +65,12 @@ class Delivery:
             self._cancel_in(ring, pieces)
 
     def _cancel_in(self, ring: Any, pieces: Pieces) -> None:
-        if self._cancelled is None:
-            ring.cancel(None)
-        else:
+        with contextlib.suppress(NativeError):  # the Store is closed, and has ended all of them
+            if self._cancelled is None:
+                ring.cancel(None, 0)
+                return
             for place in np.flatnonzero(np.isin(pieces.ranges, list(self._cancelled))):
-                ring.cancel(int(place))
+                ring.cancel(int(place), 0)
 
     async def straight(self, reached: Reached, start: int, offsets: Numbers, at: Numbers, lengths: Numbers) -> None:
         """Let the system, or a device, move the bytes between the file and the peer's memory itself."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from zerohop._native import NativeError, Status
 from zerohop.core.face import Refusal, random_bytes, start_of
-from zerohop.errors import PeerLost, ProtocolError, StorageError, ZerohopError, from_native
+from zerohop.errors import Closed, PeerLost, ProtocolError, StorageError, ZerohopError, from_native
 from zerohop.storage import file_calls, names, wire
 from zerohop.storage.failures import of_errno
 from zerohop.storage.numbers import byte_number, check_ranges
@@ -117,7 +117,8 @@ class StorageService:
         try:
             return wire.encode(await self._do(client, request))
         except (ZerohopError, NativeError, ValueError, OverflowError) as error:
-            return wire.encode(_failed(_has_ended() if self.ended else error))
+            said = from_native(*error.args) if isinstance(error, NativeError) else error
+            return wire.encode(_failed(_has_ended() if self.ended or isinstance(said, Closed) else said))
         finally:
             client.calls -= 1
 
@@ -181,7 +182,8 @@ class StorageService:
         finally:
             client.moves.pop(request.number, None)
         results = delivery.results
-        if self.ended and results.failed:
+        # Closed is what the Store of the server says, when it or its Context is being closed.
+        if (self.ended and results.failed) or (results.outcomes[:, 0] == Status.CLOSED.value).any():
             raise _has_ended()
         moved = int(results.done.sum())
         if request.writes:
@@ -204,8 +206,6 @@ def _has_ended() -> PeerLost:
 
 def _failed(error: Exception) -> wire.Failed:
     """Return an error as a message."""
-    if isinstance(error, NativeError):
-        error = from_native(*error.args)
     if not isinstance(error, ZerohopError):
         return wire.Failed("ValueError", str(error), "", 0)
     number = error.errno if isinstance(error, StorageError) else 0
