@@ -148,7 +148,7 @@ def bench(
 
 @app.command()
 def serve(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; no path of a client leads out of it.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder; no path of a client leads out of it.")],
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where clients connect; a port of 0 is any that is free.")
     ] = "127.0.0.1:0",

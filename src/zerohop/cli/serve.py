@@ -16,10 +16,9 @@ from zerohop.storage import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
-def run(folder: Path, *, listen: str, read_only: bool, threads: int, memory: str) -> int:
+def run(folder: str, *, listen: str, read_only: bool, threads: int, memory: str) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 2 if it cannot be served."""
     with _stopped() as stop:
         try:

@@ -1,0 +1,76 @@
+"""`zerohop serve`: what it prints is what a client needs, a signal ends it, and what cannot be served is said."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+import zerohop as zh
+from cli.command import zerohop, zerohop_started
+from support.patience import PATIENCE_S
+from support.pattern import pattern
+from zerohop import storage
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """The URL that the server prints, for ``open_store``."""
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said.startswith("serving "), said
+    found = re.fullmatch(r'open_store\("(zerohop://.*)"\)\n', process.stdout.readline())
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_files_are_served_until_a_signal(tmp_path: Path, ends: signal.Signals) -> None:
+    there = pattern(3, 100_000)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    with zerohop_started("serve", tmp_path) as process:
+        target = there * 0
+        with storage.open_store(url_of(process)) as store, store.open("data", "r+").result(PATIENCE_S) as file:
+            assert file.read_into(target).result(PATIENCE_S) == 100_000
+            assert (target == there).all()
+            file.write_from(target[:10], 90).result(PATIENCE_S)
+        process.send_signal(ends)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
+    assert "97.7 KiB were read, 10 B written" in out
+
+
+def test_read_only(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"kept")
+    with (
+        zerohop_started("serve", tmp_path, "--read-only", "--memory", "8Mi", "--threads", 2) as process,
+        storage.open_store(url_of(process)) as store,
+    ):
+        for refused in (lambda: store.open("data", "r+"), lambda: store.unlink("data")):
+            with pytest.raises(zh.StorageError, match="--read-only"):
+                refused().result(PATIENCE_S)
+    assert (tmp_path / "data").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([""], "No such file or directory"),
+        (["/no/such/folder"], "No such file or directory: '/no/such/folder'"),
+        (["/etc/passwd"], "Not a directory"),
+        (["/tmp", "--memory", "1"], "memory must be from"),
+        (["/tmp", "--memory", "much"], "much"),
+        (["/tmp", "--listen", "nonsense"], "nonsense"),
+        (["/tmp", "--listen", "0.0.0.0:0"], "secret"),
+    ],
+)
+def test_what_cannot_be_served(arguments: list[str], said: str) -> None:
+    run = zerohop("serve", *arguments)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
