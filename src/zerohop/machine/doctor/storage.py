@@ -18,6 +18,7 @@ on_nvidia = checks_of("storage", needs=no_nvidia)
 
 # A server's own memory, unless it is told otherwise.
 _SERVED = 256 << 20
+_OF_SERVER = 40  # descriptors of a server's process without a client, and some for these
 _PER_FILE = 2  # descriptors of an open file: one goes through the page cache, the other past it
 _LEAST_FILES = 2048
 _PROFILE = "--security-opt seccomp=PROFILE.json"
@@ -58,7 +59,7 @@ def served_files(system: System) -> Verdict:
     limit = system.process.descriptors
     if limit.soft is None:
         return ok("unlimited")
-    most = limit.soft // _PER_FILE
+    most = max(0, limit.soft - _OF_SERVER) // _PER_FILE
     told = f"{limit.soft} descriptors: a server may have less than {most} files of all clients open"
     return ok(told) if most >= _LEAST_FILES else warn(told, *raise_descriptors(system, limit))
 
