@@ -152,8 +152,10 @@ public:
     }
 
     void unfix(int buffer) override {
-        change(buffer, nullptr, 0);
-        free_.push_back(buffer);
+        if (open_) { // else this is a forked child: the descriptor is that of the parent's buffers
+            change(buffer, nullptr, 0);
+            free_.push_back(buffer);
+        }
     }
 
     int fd() const override { return ring_.ring_fd; }

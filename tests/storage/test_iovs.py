@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.forking import in_child
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.stores import is_served
+from zerohop import storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +126,30 @@ def test_closed_under_a_transfer(
             assert writing.result(PATIENCE_S) == 8 * MIB
     assert (tmp_path / "copy").read_bytes() == there.tobytes()
     memory.close()
+
+
+def test_a_forked_child_leaves_the_parents_alone(tmp_path: Path) -> None:
+    """The child has the same io_uring by its descriptor, and drops the parent's objects."""
+    there = np.random.default_rng(3).integers(0, 256, MIB, np.uint8)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    store = storage.open_store(tmp_path, sim_devices=1)
+    file = store.open("data").result(PATIENCE_S)
+    objects: list[Any] = [file, store.iov(MIB), store]
+    del file, store
+
+    def work() -> str:
+        objects.clear()
+        gc.collect()
+        return "dropped"
+
+    for _ in range(2):
+        assert in_child(work) == "dropped"
+        file, iov, store = objects
+        assert file.read_into(iov).result(PATIENCE_S) == MIB
+        assert (iov.memory.numpy() == there).all()
+        del file, iov, store
+    objects[1].close()
+    objects[2].close()
 
 
 @pytest.mark.parametrize("device", ["host", "sim:0"])

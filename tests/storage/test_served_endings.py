@@ -146,8 +146,8 @@ def test_a_server_that_is_closed_under_transfers(
     client: zh.Context, server: storage.Server, tmp_path: Path, closes: str
 ) -> None:
     """They end as usual, or with PeerLost and what to do; the Contexts live on."""
-    (tmp_path / "data").write_bytes(bytes(64 * MIB))
-    memory, said = client.alloc(64 * MIB), set()
+    (tmp_path / "data").write_bytes(bytes(8 * MIB))
+    memory, said = client.alloc(8 * MIB), set()
     store = open_remote(server.url, client)
     file = store.open("data").result(PATIENCE_S)
     operations: list[Any] = [file.read_into(memory) for _ in range(40)]
