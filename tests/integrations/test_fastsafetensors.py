@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.stores import opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 torch = pytest.importorskip("torch")
 library = pytest.importorskip("safetensors.torch")
@@ -76,6 +74,16 @@ def test_a_file_that_became_shorter(files: tuple[list[str], dict[str, Any]], tmp
         undo.callback(setattr, StoreCopier, "submit_io", submit)
         with pytest.raises(EndOfFile):
             loaded(files[0])
+
+
+def test_another_file_in_the_store(files: tuple[list[str], dict[str, Any]], tmp_path: Path) -> None:
+    """Its bytes would lie at other offsets than the header that was read here says."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in files[0]:
+        (other / Path(path).name).write_bytes(Path(path).read_bytes() + b"more")
+    with opened(other, "auto") as store, pytest.raises(ValueError, match="root= has to be the folder here"):
+        loaded(files[0], store=store, root=Path(files[0][0]).parent)
 
 
 def test_half_of_a_place(files: tuple[list[str], dict[str, Any]], tmp_path: Path) -> None:

@@ -167,3 +167,47 @@ def test_times_and_empty_folders(system: Any, tmp_path: Path) -> None:
         system.rmdir("empty")
     with pytest.raises(FileExistsError), system.open("b", "xb") as file:
         file.write(b"x" * 10)
+
+
+def test_links_are_removed_and_not_followed(system: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    for name, to in (("link", "../sub"), ("loop", "."), ("dangling", "nowhere"), ("out", "/etc")):
+        (tmp_path / "x" / name).symlink_to(to)
+    (tmp_path / "other").symlink_to("sub")
+    system.rm("x", recursive=True)
+    system.rm("other", recursive=True)
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "other").is_symlink()
+    assert (tmp_path / "sub" / "a").read_bytes() == CONTENT
+    with pytest.raises(OSError, match="not empty"):
+        system.rm("sub")
+    assert (tmp_path / "sub" / "a").exists()
+
+
+def test_a_move_is_a_rename(system: Any, tmp_path: Path) -> None:
+    """Whole, or not at all: also of an empty folder, and never into itself."""
+    (tmp_path / "empty").mkdir()
+    number = (tmp_path / "sub" / "a").stat().st_ino
+    with pytest.raises(OSError, match="Invalid argument"):
+        system.mv("sub", "sub/below", recursive=True)
+    system.mv("empty", "moved", recursive=True)
+    assert (tmp_path / "moved").is_dir()
+    system.mv("sub", "moved", recursive=True)
+    assert (tmp_path / "moved" / "sub" / "a").stat().st_ino == number
+    system.mv("moved/sub/a", "b")
+    assert (tmp_path / "b").read_bytes() == CONTENT
+    with pytest.raises(FileNotFoundError):
+        system.mv("nothing", "b")
+    assert (tmp_path / "b").read_bytes() == CONTENT
+
+
+def test_a_target_stays_if_there_is_no_source(system: Any, tmp_path: Path) -> None:
+    for source, kind in (("/no/such/file", FileNotFoundError), (str(tmp_path / "sub"), IsADirectoryError)):
+        with pytest.raises(kind):
+            system.put_file(source, "b")
+    with pytest.raises(TypeError):
+        system.pipe_file("b", "text")
+    with pytest.raises(FileNotFoundError):
+        system.put_file("/no/such/file", "new")
+    assert (tmp_path / "b").read_bytes() == b"b"
+    assert not (tmp_path / "new").exists()

@@ -396,6 +396,13 @@ def test_tensors_that_cannot_be_saved(tmp_path: Path, given: Any, complaint: str
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of every matrix
+def test_a_matrix_is_saved_as_an_array(tmp_path: Path) -> None:
+    matrix = np.matrix([[1.0, 2.0], [3.0, 4.0]])
+    save({"large": np.zeros(1 << 18), "matrix": matrix}, tmp_path / "m.safetensors")
+    assert (load(tmp_path / "m.safetensors", framework="numpy")["matrix"] == np.asarray(matrix)).all()
+
+
 def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.safetensors"
     save({"x": np.arange(3)}, path)

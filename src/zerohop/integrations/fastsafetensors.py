@@ -119,6 +119,11 @@ class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has
         where = "host" if self._device.type == DeviceType.CPU else f"cuda:{self._device.index or 0}"
         self._memory = self._lease.store.context.register([(buffer.get_base_address(), nbytes, where)])[0]
         self._file = _opened(self._lease.store, self.metadata.src, self._root)
+        if self._root is not None and self._file.size != self.metadata.size_bytes:
+            raise ValueError(
+                f"{self.metadata.src} has {self.metadata.size_bytes} bytes here and {self._file.size} in the store: "
+                "root= has to be the folder here that is the store's"
+            )
         # Its allocator gives out memory that work of before may still use, and no stream orders the reads behind that.
         self.framework.synchronize_current_stream(self._device)
         for first, last in runs:

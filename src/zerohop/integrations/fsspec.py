@@ -14,12 +14,13 @@ import functools
 import os
 import shutil
 import stat
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 from fsspec import register_implementation
-from fsspec.asyn import AsyncFileSystem
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.spec import AbstractBufferedFile
 
 from zerohop.errors import StorageError
@@ -165,9 +166,10 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
 
     @_python_errors
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        content = np.frombuffer(value, np.uint8)  # raises before the file is emptied
         with await self.store.open(self._strip_protocol(path), "x" if mode == "create" else "w") as file:
-            if len(value):
-                await file.write_from(np.frombuffer(value, np.uint8))
+            if content.size:
+                await file.write_from(content)
 
     @_python_errors
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -199,10 +201,21 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
     @_python_errors
     async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **_: Any) -> None:
         del batch_size
-        for each in reversed(await self._expand_path(path, recursive=recursive)):
-            name = self._strip_protocol(each)
-            found = await self.store.stat(name)
-            await (self.store.rmdir(name) if stat.S_ISDIR(found.st_mode) else self.store.unlink(name))
+        for each in await self._expand_path(path):
+            await self._remove(self._strip_protocol(each), recursive=recursive)
+
+    async def _remove(self, name: str, *, recursive: bool) -> None:
+        """Remove a file, or a folder; of a link the link alone, wherever it leads."""
+        try:
+            await self.store.unlink(name)
+        except StorageError as error:
+            if error.errno not in (errno.EISDIR, errno.EPERM):
+                raise
+        else:
+            return
+        for each in await self.store.listdir(name) if recursive else ():
+            await self._remove(f"{name}/{each}", recursive=True)
+        await self.store.rmdir(name)
 
     @_python_errors
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
@@ -229,6 +242,23 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
     def modified(self, path: str) -> dt.datetime:
         """Return when a file was written last."""
         return dt.datetime.fromtimestamp(self.info(path)["mtime"], dt.timezone.utc)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
+        """Rename a file or a folder; into ``path2``, if that is a folder or ends with a slash.
+
+        Several paths, or a pattern, are copied and then removed, as fsspec does it.
+        """
+        if isinstance(path1, str) and isinstance(path2, str) and not has_magic(path1) and maxdepth is None:
+            sync(self.loop, self._rename, path1, path2)
+        else:
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
+
+    @_python_errors
+    async def _rename(self, path1: str, path2: str) -> None:
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if not target or path2.endswith("/") or await self._isdir(target):
+            target = f"{target}/{source.rpartition('/')[2]}".lstrip("/")
+        await self.store.rename(source, target)
 
     @_python_errors
     async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
@@ -264,8 +294,11 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
     @_python_errors
     async def _put_file(self, lpath: Any, rpath: str, mode: str = "overwrite", **_: Any) -> None:
         """Copy a file of this machine into the Store."""
-        target = await self.store.open(self._strip_protocol(rpath), "x" if mode == "create" else "w")
-        with target, open(lpath, "rb") as source:  # noqa: ASYNC230,PTH123  # as above
+        # The source first: if there is none, the target stays as it is.
+        with (
+            open(lpath, "rb") as source,  # noqa: ASYNC230,PTH123  # as above
+            await self.store.open(self._strip_protocol(rpath), "x" if mode == "create" else "w") as target,
+        ):
             at = 0
             while part := source.read(_PIECE):
                 await target.write_from(np.frombuffer(part, np.uint8), at)

@@ -220,6 +220,7 @@ def described(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
     if isinstance(tensor, np.ma.MaskedArray):
         raise TypeError("a masked array, whose mask would be lost: pass x.data, or x.filled()")
     if isinstance(tensor, np.ndarray):
+        tensor = np.asarray(tensor)  # a np.matrix stays two-dimensional whatever is done to it
         dtype = OF_NUMPY.get(tensor.dtype.name) if tensor.dtype.isnative else None
         contiguous, flat = tensor.flags.c_contiguous, Numpy().flat
     elif type(tensor).__module__.startswith("torch"):

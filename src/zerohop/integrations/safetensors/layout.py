@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 100_000_000
 PREFIX_BYTES = 8
+# numpy and torch take no more.
+_MOST_DIMENSIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def _parse(header: bytes) -> dict[str, Any]:
         raise SafetensorsError("the header does not start with '{'")
     try:
         raw = json.loads(header.decode("utf-8"), object_pairs_hook=_no_duplicates)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of UTF-8, of JSON, or a number of too many digits
         raise SafetensorsError(f"the header is not valid JSON: {error}") from error
     assert isinstance(raw, dict)  # the header is valid JSON and starts with '{'
     return raw
@@ -161,6 +163,8 @@ def _entry(name: str, facts: object) -> TensorEntry:
     offsets = _naturals(facts["data_offsets"], f"data_offsets of tensor {name!r}")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise SafetensorsError(f"data_offsets of tensor {name!r} are not [begin, end]")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise SafetensorsError(f"tensor {name!r} has {len(shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed")
     nbytes = offsets[1] - offsets[0]
     if math.prod(shape) * bits != nbytes * 8:
         raise SafetensorsError(f"tensor {name!r}: {facts['dtype']} of shape {list(shape)} does not take {nbytes} bytes")
