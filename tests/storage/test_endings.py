@@ -288,3 +288,32 @@ class TestOddArguments:
             store.rename("folder", "../out").result()
         with pytest.raises(zh.StorageError, match="name a file or folder beneath"):
             store.unlink("").result()
+
+
+def test_dropped_in_a_circle(tmp_path: Path) -> None:
+    """The garbage collector ends a Store and its Context in one go: each is closed once, and nothing is printed."""
+    program = f"""
+import gc, time
+from pathlib import Path
+from zerohop import storage
+def threads():
+    names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+    return [each for each in names if each.startswith("zerohop")]
+for _ in range(10):
+    store = storage.open_store({str(tmp_path)!r})
+    store.listdir().result()
+    circle = [store]
+    circle.append(circle)
+    del store, circle
+    gc.collect()
+    plain = storage.open_store({str(tmp_path)!r})
+    del plain
+until = time.monotonic() + 5
+while threads() and time.monotonic() < until:
+    time.sleep(0.01)
+print(threads())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("[]\n", "", 0)

@@ -10,7 +10,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop._native import FileQueue, NativeError, PairTransfers, Reached, Transfers, begin_posting, stop_posting
-from zerohop.core.base import threads
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable, Closeable
 from zerohop.core.base.sandbox import random_bytes
@@ -149,8 +148,8 @@ class Face(AsyncCloseable):
     def _drop_context(self) -> None:
         """Close the Context if this object has opened it; for destructors, which must not wait."""
         if self._owns_context and not self._core.gone:
-            # A destructor may run on any thread, even on one that closing waits for.
-            threads.Thread(self.context.close, 0, name="zerohop-close").begin()
+            # Not by a thread of this object's: the Context may be dropped together with it, and closes itself then.
+            self._core.close_dropped()
 
     def _timeout_of(self, timeout: float | None) -> float | None:
         """Return the time limit of a call in seconds: ``timeout``, or else this object's; None: the Context's."""

@@ -178,8 +178,9 @@ class Core(PeerCore):
         if self.gone:
             return
         mine = False
+        closing = self._closing  # which a finalizer replaces
         try:
-            mine = self._closing.acquire(blocking=False)
+            mine = closing.acquire(blocking=False)
             if not mine:
                 return
             seconds = seconds_of(timeout)
@@ -194,11 +195,12 @@ class Core(PeerCore):
                 self._end(deadline)
         finally:
             if mine:
-                self._closing.release()
+                closing.release()
 
     def close_dropped(self) -> None:
         """Close on a thread of its own, for a finalizer: that may run on any thread, and must not wait."""
         self.dropped = self.dropped or not self.closed
+        self.closed = True
         if not self._abandoned:
             # A close that runs would keep the Context. So one that holds this has been cut short, and lets go no more.
             self._closing = threading.RLock()
