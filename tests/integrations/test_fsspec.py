@@ -211,3 +211,16 @@ def test_a_target_stays_if_there_is_no_source(system: Any, tmp_path: Path) -> No
         system.put_file("/no/such/file", "new")
     assert (tmp_path / "b").read_bytes() == b"b"
     assert not (tmp_path / "new").exists()
+
+
+def test_what_is_there(system: Any) -> None:
+    for path in ("sub", "sub/a", "", "/"):
+        assert system.exists(path), path
+    for path in ("b/below", "x" * 5000, "a\0b", "nothing", "../.."):
+        assert not system.exists(path), path[:20]
+    system.makedirs("", exist_ok=True)
+    for path in ("", "b", "sub"):
+        with pytest.raises(FileExistsError):
+            system.makedirs(path)
+    with pytest.raises(FileExistsError):
+        system.makedirs("b", exist_ok=True)

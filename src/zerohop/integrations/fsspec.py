@@ -176,6 +176,17 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         name = self._strip_protocol(path)
         return _described(name, await self.store.stat(name))
 
+    async def _exists(self, path: str, **_: Any) -> bool:
+        try:
+            await self.store.stat(self._strip_protocol(path))
+        except StorageError as error:
+            if error.errno not in (*_NOWHERE, errno.ENOTDIR, errno.ENAMETOOLONG):
+                raise
+            return False
+        except ValueError:  # no path has a null character
+            return False
+        return True
+
     @_python_errors
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         name = self._strip_protocol(path)
@@ -226,7 +237,12 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
 
     @_python_errors
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
-        parts = self._strip_protocol(path).split("/")
+        name = self._strip_protocol(path)
+        if await self._exists(name):
+            if not exist_ok or not await self._isdir(name):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+            return
+        parts = name.split("/")
         for count in range(1, len(parts) + 1):
             try:
                 await self.store.mkdir("/".join(parts[:count]))
