@@ -224,3 +224,13 @@ def test_what_is_there(system: Any) -> None:
             system.makedirs(path)
     with pytest.raises(FileExistsError):
         system.makedirs("b", exist_ok=True)
+
+
+def test_closed_and_opened_again(no_leaks: None, tmp_path: Path) -> None:
+    from zerohop.integrations.fsspec import StoreFileSystem
+
+    (tmp_path / "x").write_bytes(b"x")
+    for _ in range(2):
+        files = StoreFileSystem(tmp_path)
+        assert files.cat("x") == b"x"
+        files.close()

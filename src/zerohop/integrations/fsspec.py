@@ -91,6 +91,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
     def close(self) -> None:
         """Close the Store that was opened here."""
         if self._opened:
+            self.clear_instance_cache()  # fsspec would give this one out again
             self.store.close()
 
     @classmethod
