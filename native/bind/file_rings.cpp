@@ -214,8 +214,7 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
              "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
         .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
              "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number, "
-             "and "
-             "how many of them were among the first that were added.")
+             "and how many of them were among the first that were added.")
         .def("take", &take, nb::arg("most"), "Results as records of 32 bytes: userdata, result, done, status, reason.")
         .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
         .def_prop_ro(

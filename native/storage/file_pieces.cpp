@@ -64,7 +64,7 @@ bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& trans
 // Asks the system for what is left of a piece; ends it if that must go past the cache, and cannot.
 void FileQueue::add_job(size_t number) {
     Piece& piece = pieces_[number];
-    Batch& batch = *piece.batch;
+    const Batch& batch = *piece.batch;
     const uint64_t offset = batch.transfers[piece.transfer].range.file_offset + piece.start + piece.done;
     const uint64_t left = piece.nbytes - piece.done;
     std::byte* const data = piece.at + piece.done;
@@ -73,8 +73,7 @@ void FileQueue::add_job(size_t number) {
         way = batch.file->way(batch.write, offset, left, data, length_);
     }
     if (!way.past_cache && batch.file->is_direct_required()) {
-        fail(batch.transfers[piece.transfer], kNotDirect, 0);
-        return finish_piece(number);
+        return fail_piece(number, kNotDirect, 0);
     }
     piece.past_cache = way.past_cache;
     const bool slow = !way.past_cache && left > kSlowCopy;

@@ -18,13 +18,14 @@ enum class Direct : uint8_t {
     required,  // everything: what cannot go past the cache fails
 };
 
-// What offsets and lengths, and addresses in memory, must be multiples of to go past the cache: powers of two.
+// Holds the powers of two that a transfer past the cache must keep to: its offset in the file and its length are
+// multiples of `offset`, and its address in memory is one of `memory`.
 struct Alignment {
     uint32_t memory = 4096;
     uint32_t offset = 4096;
 };
 
-// What keeps a range from going past the page cache.
+// Names the reason why a range cannot go past the page cache.
 enum class Obstacle : uint8_t {
     none,
     file,   // its file system has no such way, or has refused it

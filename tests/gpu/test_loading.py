@@ -74,6 +74,15 @@ def test_memory_that_a_kernel_still_writes_to(tmp_path: Path) -> None:
         assert torch.equal(load(tmp_path, "cuda:0")["x"], source)
 
 
+def test_tensors_that_a_kernel_still_writes_are_saved_whole(tmp_path: Path) -> None:
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda:0")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)
+    tensor.fill_(7)
+    save({"x": tensor}, tmp_path / "model.safetensors")
+    assert torch.equal(load(tmp_path)["x"], torch.full((64 * MIB,), 7, dtype=torch.uint8))
+
+
 def test_by_a_server(open_context: OpenContext, tmp_path: Path) -> None:
     tensors = tensors_of_all_sizes()
     with (

@@ -60,7 +60,7 @@ def test_rings(open_context: OpenContext, tmp_path: Path) -> None:
 
 
 def test_synchronized(open_context: OpenContext, tmp_path: Path) -> None:
-    """What a kernel still writes when it is called is what the file gets."""
+    """The file gets the bytes that a kernel was still writing when sync() was called."""
     tensor = blank_tensor(16 * MIB)
     with storage.open_store(tmp_path, ctx=open_context(options())) as store, store.wrap(tensor) as iov:
         torch.cuda.synchronize()

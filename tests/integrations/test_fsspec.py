@@ -234,3 +234,33 @@ def test_closed_and_opened_again(no_leaks: None, tmp_path: Path) -> None:
         files = StoreFileSystem(tmp_path)
         assert files.cat("x") == b"x"
         files.close()
+
+
+def test_a_file_that_changes_while_it_is_read(system: Any, tmp_path: Path) -> None:
+    """No byte is of another file, and none is left out in silence."""
+    with system.open("sub/a", block_size=100, cache_type="none") as file:
+        assert file.read(50) == CONTENT[:50]
+        (tmp_path / "new").write_bytes(bytes(len(CONTENT)))
+        (tmp_path / "new").replace(tmp_path / "sub" / "a")
+        assert file.read(50) == CONTENT[50:100]
+    with system.open("sub/a", block_size=100, cache_type="none") as file:
+        (tmp_path / "sub" / "a").write_bytes(b"short")
+        with pytest.raises(EOFError):
+            file.read()
+
+
+def test_transactions_are_refused(system: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotImplementedError, match="no transactions"), system.transaction:
+        pass
+    with pytest.raises(NotImplementedError, match="no transactions"):
+        system.open("b", "wb", autocommit=False)
+    assert (tmp_path / "b").read_bytes() == b"b"
+
+
+def test_a_url_of_another_server(system: Any) -> None:
+    for call in (system.cat, system.exists, system.rm):
+        with pytest.raises(ValueError, match="of another server"):
+            call("zerohop://10.0.0.1:7000/b")
+    server = urlsplit(system.store.folder).netloc
+    if server:
+        assert system.cat(f"zerohop://{server}/b") == b"b"

@@ -403,6 +403,34 @@ def test_a_matrix_is_saved_as_an_array(tmp_path: Path) -> None:
     assert (load(tmp_path / "m.safetensors", framework="numpy")["matrix"] == np.asarray(matrix)).all()
 
 
+def test_kernels_end_before_their_tensors_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are written by no stream of torch's. A GPU is not needed to see that the wait comes first."""
+    torch = pytest.importorskip("torch")
+    order: list[str] = []
+    written = storage.File.write_from
+
+    def write_from(*given: Any, **options: Any) -> Any:
+        order.append("write")
+        return written(*given, **options)
+
+    monkeypatch.setattr(frameworks.Torch, "finish", lambda _: order.append("finish"))
+    monkeypatch.setattr(storage.File, "write_from", write_from)
+    save({"x": torch.zeros(3 * MIB, dtype=torch.uint8)}, tmp_path / "m.safetensors")
+    assert order[0] == "finish"
+    assert set(order[1:]) == {"write"}
+
+
+def test_a_saved_file_keeps_the_mode_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / ("名" * 84)  # as long as the system takes
+    save({"x": np.arange(3)}, path)
+    path.chmod(0o600)
+    save({"x": np.arange(4)}, path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for folder in (f"{tmp_path}/", ""):
+        with pytest.raises(ValueError, match="names a folder"):
+            save({}, folder)
+
+
 def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.safetensors"
     save({"x": np.arange(3)}, path)

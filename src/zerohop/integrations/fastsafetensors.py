@@ -7,10 +7,12 @@ fastsafetensors itself reads the headers, so that the files have to be there for
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from fastsafetensors.copier.base import CopierInterface, validated_byte_ranges, validated_chunk_allocation_size
 from fastsafetensors.copier.registry import register_copier_constructor
 from fastsafetensors.st_types import DeviceType, DType
@@ -105,8 +107,7 @@ class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has
         del noalign
         self._end(fail=True)
         if self._names is not None:
-            # The public method makes all tensors of the file, whose bytes are not all there.
-            return self.metadata._get_tensors(  # noqa: SLF001
+            return self.metadata._get_tensors(  # noqa: SLF001  # the public one makes all tensors, also unread ones
                 gbuf, self._device, self._base, dtype=dtype, names=self._names, owner=owner
             )
         return self.metadata.get_tensors(gbuf, self._device, self._base, dtype=dtype, owner=owner)
@@ -119,18 +120,31 @@ class StoreCopier(CopierInterface):  # type: ignore[misc]  # fastsafetensors has
         where = "host" if self._device.type == DeviceType.CPU else f"cuda:{self._device.index or 0}"
         self._memory = self._lease.store.context.register([(buffer.get_base_address(), nbytes, where)])[0]
         self._file = _opened(self._lease.store, self.metadata.src, self._root)
-        if self._root is not None and self._file.size != self.metadata.size_bytes:
-            raise ValueError(
-                f"{self.metadata.src} has {self.metadata.size_bytes} bytes here and {self._file.size} in the store: "
-                "root= has to be the folder here that is the store's"
-            )
+        if self._root is not None:
+            self._check_same(self._file)
         # Its allocator gives out memory that work of before may still use, and no stream orders the reads behind that.
         self.framework.synchronize_current_stream(self._device)
         for first, last in runs:
             for at in range(first, last, piece):
                 place = at - self._base
                 view = self._memory[place : place + min(piece, last - at)]
-                self._under_way.append(self._file.read_into(view, at))
+                # Without a deadline: one that ends before its time leaves the system writing to a buffer that is
+                # given back then.
+                self._under_way.append(self._file.read_into(view, at, timeout=math.inf))
+
+    def _check_same(self, file: File) -> None:
+        """Raise ValueError unless the Store's file is as long as the one here, and begins with the same header."""
+        here, nbytes = self.metadata.src, self.metadata.header_length
+        same = file.size == self.metadata.size_bytes
+        if same:
+            header = np.empty(nbytes, np.uint8)
+            file.read_into(header).result()
+            with open(here, "rb") as local:  # noqa: PTH123  # a path of any kind that open() takes
+                same = local.read(nbytes) == header.tobytes()
+        if not same:
+            raise ValueError(
+                f"{here} is another file in the store than here: root= has to be the folder here that is the store's"
+            )
 
     def _end(self, *, fail: bool) -> None:
         """Wait for all reads; the first that failed is told if wanted."""

@@ -7,60 +7,34 @@ that server, and so do the libraries that take URLs of fsspec.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import errno
-import functools
 import os
 import shutil
 import stat
 from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from fsspec import register_implementation
 from fsspec.asyn import AsyncFileSystem, sync
-from fsspec.spec import AbstractBufferedFile
 
 from zerohop.errors import StorageError
+from zerohop.integrations.fsspec_files import StoreFile, as_python_errors, python_errors
 from zerohop.storage import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from zerohop.storage import File, Store
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PROTOCOL: Final = "zerohop"
 _SCHEME: Final = f"{PROTOCOL}://"
 _PIECE: Final = 16 << 20
 _BLOCK: Final = 5 << 20
 # Errors of a link that leads nowhere, or out of the Store.
 _NOWHERE: Final = (errno.ENOENT, errno.EXDEV, errno.ELOOP)
-
-
-def _python_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Have a method raise FileNotFoundError and its like, by which fsspec and its users tell what happened."""
-
-    @functools.wraps(method)
-    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _as_python_errors():
-            return await method(*args, **kwargs)
-
-    return called
-
-
-@contextlib.contextmanager
-def _as_python_errors() -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        if not error.errno:
-            raise
-        # Python makes the class that belongs to the number.
-        raise OSError(error.errno, str(error), error.filename or None) from error
 
 
 class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -85,6 +59,8 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         super().__init__(**options)
         if store is None and not where:
             raise ValueError(f'name the folder or the server: StoreFileSystem("/data"), or {_SCHEME}HOST:PORT/path')
+        # fsspec calls it of the class, and of an object, which knows whose paths it has.
+        self._strip_protocol = self._own_name  # type: ignore[method-assign]  # of this object alone
         self._opened = store is None
         self.store: Store = open_store(where, **store_options) if store is None else store
 
@@ -104,13 +80,19 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             text = text[len(_SCHEME) :].partition("/")[2]
         return text.strip("/")
 
+    def _own_name(self, path: Any) -> Any:
+        """Return the path in this Store; raise ValueError for a URL of another server."""
+        for each in path if isinstance(path, list) else [path]:
+            server = _server_of(str(each))
+            if server and server != _server_of(self.store.folder):
+                raise ValueError(f"{each} is a file of another server than {self.store.folder}")
+        return type(self)._strip_protocol(path)  # noqa: SLF001  # of the class
+
     @staticmethod
     def _get_kwargs_from_urls(path: Any) -> dict[str, str]:
         """Return the server that a URL names."""
-        text = str(path)
-        if not text.startswith(_SCHEME):
-            return {}
-        return {"where": _SCHEME + text[len(_SCHEME) :].partition("/")[0]}
+        server = _server_of(str(path))
+        return {"where": _SCHEME + server} if server else {}
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         (content,) = await self._ranges(self._strip_protocol(path), [(start, end)])
@@ -150,7 +132,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         await asyncio.gather(*(read(path, wanted) for path, wanted in of_file.items()))
         return found
 
-    @_python_errors
+    @python_errors
     async def _ranges(self, path: str, ranges: list[tuple[int | None, int | None]]) -> list[bytes]:
         """Read ranges of one file; bounds are those of a slice, so that they may be negative or beyond the end."""
         with await self.store.open(path) as file:
@@ -165,21 +147,22 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
                 await file.read_many(room, offsets[real], into[real], lengths[real])
         return [room[at : at + length].tobytes() for at, length in zip(into.tolist(), lengths.tolist(), strict=True)]
 
-    @_python_errors
+    @python_errors
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         content = np.frombuffer(value, np.uint8)  # raises before the file is emptied
         with await self.store.open(self._strip_protocol(path), "x" if mode == "create" else "w") as file:
             if content.size:
                 await file.write_from(content)
 
-    @_python_errors
+    @python_errors
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
         name = self._strip_protocol(path)
         return _described(name, await self.store.stat(name))
 
     async def _exists(self, path: str, **_: Any) -> bool:
+        name = self._strip_protocol(path)
         try:
-            await self.store.stat(self._strip_protocol(path))
+            await self.store.stat(name)
         except StorageError as error:
             if error.errno not in (*_NOWHERE, errno.ENOTDIR, errno.ENAMETOOLONG):
                 raise
@@ -188,7 +171,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             return False
         return True
 
-    @_python_errors
+    @python_errors
     async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         name = self._strip_protocol(path)
         own = await self._info(name)
@@ -206,11 +189,11 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
                 raise
             return {"name": name, "size": 0, "type": "other"}
 
-    @_python_errors
+    @python_errors
     async def _rm_file(self, path: str, **_: Any) -> None:
         await self.store.unlink(self._strip_protocol(path))
 
-    @_python_errors
+    @python_errors
     async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **_: Any) -> None:
         del batch_size
         for each in await self._expand_path(path):
@@ -229,14 +212,14 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             await self._remove(f"{name}/{each}", recursive=True)
         await self.store.rmdir(name)
 
-    @_python_errors
+    @python_errors
     async def _mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         name = self._strip_protocol(path)
         if create_parents and "/" in name:
             await self._makedirs(name.rpartition("/")[0], exist_ok=True)
         await self.store.mkdir(name)
 
-    @_python_errors
+    @python_errors
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
         name = self._strip_protocol(path)
         if await self._exists(name):
@@ -253,7 +236,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
 
     def rmdir(self, path: str) -> None:
         """Remove an empty folder."""
-        with _as_python_errors():
+        with as_python_errors():
             self.store.rmdir(self._strip_protocol(path)).result()
 
     def modified(self, path: str) -> dt.datetime:
@@ -270,18 +253,18 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         else:
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
 
-    @_python_errors
+    @python_errors
     async def _rename(self, path1: str, path2: str) -> None:
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if not target or path2.endswith("/") or await self._isdir(target):
             target = f"{target}/{source.rpartition('/')[2]}".lstrip("/")
         await self.store.rename(source, target)
 
-    @_python_errors
+    @python_errors
     async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
         await self.store.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
-    @_python_errors
+    @python_errors
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy a file, or make a folder like the one that is named: fsspec names each, in no order."""
         target = self._strip_protocol(path2)
@@ -296,11 +279,11 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             with await self.store.open(target, "w") as copy:
                 await self._copy_bytes(source, copy, size)
 
-    @_python_errors
+    @python_errors
     async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
         """Copy a file of the Store to one of this machine, or make a folder like the one that is named."""
         if await self._isdir(rpath):
-            Path(lpath).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # of this machine, and short
+            Path(lpath).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  # a call on this machine, and short
             return
         with await self.store.open(self._strip_protocol(rpath)) as source, open(lpath, "wb") as target:  # noqa: ASYNC230,PTH123  # a local path, of any kind that open() takes
             for at in range(0, size := source.size, _PIECE):
@@ -308,7 +291,7 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
                 await source.read_into(room, at)
                 target.write(room.data)
 
-    @_python_errors
+    @python_errors
     async def _put_file(self, lpath: Any, rpath: str, mode: str = "overwrite", **_: Any) -> None:
         """Copy a file of this machine into the Store."""
         # The source first: if there is none, the target stays as it is.
@@ -339,41 +322,31 @@ class StoreFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
             await source.read_into(room, at)
             await target.write_from(room, at)
 
-    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> StoreFile:
+    @property
+    def transaction(self) -> Any:
+        """Refuse: files of a Store are changed at once."""
+        raise _no_transactions()
+
+    def _open(
+        self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **options: Any
+    ) -> StoreFile:
+        if not autocommit:
+            raise _no_transactions()
         return StoreFile(self, path, mode, block_size or _BLOCK, **options)
-
-
-class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """Reads or writes one file of a StoreFileSystem, in blocks, as fsspec's files do."""
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        content: bytes = self.fs.cat_file(self.path, start, end)
-        return content
-
-    def _initiate_upload(self) -> None:
-        mode = {"wb": "w", "xb": "x", "ab": "r+"}[self.mode]
-        with _as_python_errors():
-            try:
-                self._target = self.fs.store.open(self.path, mode).result()
-            except StorageError as error:
-                if self.mode != "ab" or error.errno != errno.ENOENT:
-                    raise
-                self._target = self.fs.store.open(self.path, "w").result()
-        self._written = self._target.size if self.mode == "ab" else 0
-
-    def _upload_chunk(self, final: bool = False) -> bool:
-        content = np.frombuffer(self.buffer.getvalue(), np.uint8)
-        if content.size:
-            self._target.write_from(content, self._written).result()
-            self._written += content.size
-        if final:
-            self._target.close()
-        return True
 
 
 def register() -> None:
     """Make ``zerohop://`` known to fsspec."""
     register_implementation(PROTOCOL, StoreFileSystem, clobber=True)
+
+
+def _server_of(url: str) -> str:
+    """Return the host and port of a URL; empty if it is a path."""
+    return url[len(_SCHEME) :].partition("/")[0] if url.startswith(_SCHEME) else ""
+
+
+def _no_transactions() -> NotImplementedError:
+    return NotImplementedError("a Store has no transactions: write under another name, and mv() it at the end")
 
 
 def _described(name: str, found: os.stat_result) -> dict[str, Any]:

@@ -15,9 +15,9 @@ Cause = Literal["", "build", "disabled", "restricted", "filter", "kernel", "meml
 _SYS_ADMIN: Final = 21  # CAP_SYS_ADMIN in linux/capability.h
 # Values of /proc/sys/kernel/io_uring_disabled (Linux 6.6): 0 for everybody.
 _FOR_THE_FEW, _FOR_NOBODY = 1, 2
-# Of the line "Seccomp" in /proc/self/status.
+# The line "Seccomp" of /proc/self/status has this value for a process with a filter.
 _FILTERED: Final = 2
-# What native code says of a build without it (native/storage/uring.cpp).
+# Native code says this of a build without io_uring (native/storage/uring.cpp).
 _NO_BUILD: Final = "this build has no io_uring"
 REBUILD: Final = ("apt-get install -y liburing-dev", "# then build zerohop again: make clean build")
 CALLS: Final = "io_uring_setup, io_uring_enter and io_uring_register"
@@ -96,7 +96,7 @@ def _cause(said: str, root: Path) -> Cause:
         return "filter"
     if missing:
         return "kernel"
-    if said.endswith(os.strerror(errno.ENOMEM)):  # before Linux 5.12, which counts them as memory of the control group
+    if said.endswith(os.strerror(errno.ENOMEM)):  # the queues count as locked memory
         return "memlock"
     if said.endswith((os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))):
         return "descriptors"

@@ -5,20 +5,30 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from zerohop.errors import DeviceFailed
+from zerohop.core.face import HOST
+from zerohop.errors import DeviceFailed, Unsupported
 
 _CUDA_OK: Final = 0
+# Streams of simulated devices are for tests, which wait for them by themselves.
+_NOTHING_QUEUED: Final = (HOST, "sim")
 
 
 def synchronize(name: str) -> None:
-    """Wait until a GPU of NVIDIA has done what streams of this process have told it; others need not be waited for.
+    """Wait until a device has done what streams of this process have told it; host memory has no such work.
 
     Raises:
         DeviceFailed: the driver refused, or work has failed.
+        Unsupported: the device is neither a GPU of NVIDIA nor simulated.
     """
     kind, _, number = name.partition(":")
-    if kind != "cuda":
+    if kind in _NOTHING_QUEUED:
         return
+    if kind != "cuda":
+        raise Unsupported(
+            f"this version cannot wait for the work of {name}",
+            fix="wait for it yourself, as hipDeviceSynchronize() does, before files are written from its memory",
+            operation="sync",
+        )
     driver = ctypes.CDLL("libcuda.so.1")
     device, context, popped = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     _check(driver.cuDeviceGet(ctypes.byref(device), int(number)))

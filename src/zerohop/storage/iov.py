@@ -76,6 +76,7 @@ class Iov(Closeable):
         Raises:
             ValueError: there is no such direction.
             DeviceFailed: work of the GPU has failed.
+            Unsupported: the device is neither a GPU of NVIDIA nor simulated.
         """
         if direction not in ("to_file", "from_file"):
             raise ValueError(f'direction is "to_file" or "from_file", not {shown(direction)}')

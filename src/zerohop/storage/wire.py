@@ -13,7 +13,7 @@ import msgspec
 from zerohop.errors import ProtocolError
 
 SERVICE: Final = "storage"
-VERSION: Final = 1
+VERSION: Final = 2
 # Ranges of one Move. Their numbers, eight bytes each, and a handle fit into one message of the control channel.
 MOST_RANGES: Final = 2048
 # Calls of one client that may be under way. A client that keeps to it is never refused.

@@ -15,7 +15,7 @@ from zerohop.integrations.safetensors.plan import PAGE
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 _PAIRED: Final = "F4"
@@ -242,6 +242,12 @@ def described(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
             raise ValueError("a pair of F4 needs a dimension: pass tensor.reshape(1)")
         shape = (*shape[:-1], shape[-1] * 2)
     return dtype, shape, flat(tensor)
+
+
+def frameworks_of(tensors: Iterable[Any]) -> list[Framework]:
+    """Return the frameworks of tensors that ``described`` takes, each with one of the devices that these are on."""
+    places = {tensor.device for tensor in tensors if not isinstance(tensor, np.ndarray)}
+    return [Torch(place) for place in places]
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # the processor costs less.
 DIRECT_TENSOR: Final = 1 << 20
 _DIRECT_RUN: Final = 64 << 10
-# What lies between two runs is read along if it is no longer: a disk takes about as long for it.
+# Bytes between two runs are read along if they are no more: a disk takes about as long for it.
 _JOIN: Final = 16 << 10
-# What goes past the page cache begins and ends at multiples of this, in the file and in memory.
+# Reads past the page cache begin and end at multiples of this, in the file and in memory.
 PAGE: Final = 4096
 # A piece of a tensor that is read as one operation.
 _PIECE: Final = 16 << 20

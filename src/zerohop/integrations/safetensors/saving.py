@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import stat
 import struct
 from collections import deque
 from concurrent.futures import CancelledError
@@ -17,7 +18,7 @@ import numpy as np
 from zerohop.config.checks import check_int
 from zerohop.errors import ZerohopError
 from zerohop.integrations.safetensors.dtypes import BITS
-from zerohop.integrations.safetensors.frameworks import described
+from zerohop.integrations.safetensors.frameworks import described, frameworks_of
 from zerohop.integrations.safetensors.layout import MAX_HEADER_BYTES, PREFIX_BYTES
 from zerohop.integrations.safetensors.progress import shown_progress
 from zerohop.integrations.safetensors.sources import store_of
@@ -39,7 +40,7 @@ _BUDGET: Final = 64 * _MIB
 _MOST_BUDGET: Final = 1 << 40
 _SLOTS: Final = 4
 _PIECE: Final = 16 * _MIB
-# What is smaller is gathered in host memory and written together.
+# Smaller tensors are gathered in host memory and written together.
 _DIRECT: Final = 1 * _MIB
 _ALIGNMENT: Final = 8
 
@@ -78,6 +79,9 @@ def save(
     check_int("budget", budget, _MIB, _MOST_BUDGET)
     target = os.fspath(path)
     header, pieces, size = _described(tensors, metadata or {})
+    # Tensors of a GPU are read by no stream of torch's: kernels that still write to them have to end before.
+    for framework in frameworks_of(tensors.values()):
+        framework.finish()
     with (
         store_of(store, budget, [target]) as writes_by,
         shown_progress("saving", size, progress) as done,
@@ -177,8 +181,10 @@ def _gathered(pieces: list[Piece], slot: int) -> Iterator[Piece]:
 def _temporary(store: Store, target: str, *, within: bool) -> Iterator[File]:
     """Lend a new file in the folder of ``target``, which gets that name at the end, or is removed after an error."""
     folder, name = os.path.split(target)
-    path = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(8)}.tmp")  # noqa: PTH118  # a Store's, or the system's
-    file = store.open(path, "x").result() if within else _made(store, path)
+    if name in ("", ".", ".."):
+        raise ValueError(f"path names a folder, and not a file: {shown(target)}")
+    path = target.removesuffix(name) + f".{secrets.token_hex(16)}.tmp"
+    file = store.open(path, "x").result() if within else _made(store, path, target)
     try:
         with file:
             yield file
@@ -196,9 +202,12 @@ def _temporary(store: Store, target: str, *, within: bool) -> Iterator[File]:
         raise
 
 
-def _made(store: Store, path: str) -> File:
+def _made(store: Store, path: str, target: str) -> File:
+    """Make the file ``path``, with the mode of the one whose place it is to take."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116  # as the calls around it
         return store.file_of(fd).result()
     finally:
         os.close(fd)
