@@ -57,16 +57,8 @@ struct PyRing {
 
 bool prepare(PyRing& self, const PyOpenFile& file, nb::handle memory, uint64_t part_offset, uint64_t part_nbytes,
              nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
-    const Indices files(file_offsets);
-    const Indices memories(memory_offsets);
-    const Indices counts(lengths);
-    std::optional<Indices> numbers;
-    if (!userdata.is_none()) {
-        numbers.emplace(userdata);
-    }
     const Part part = Part::of(memory, part_offset, part_nbytes);
-    std::vector<Range> ranges = ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(),
-                                          numbers ? std::optional(numbers->numbers()) : std::nullopt);
+    std::vector<Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, userdata);
     const size_t count = ranges.size();
     if (!self.ring->has_room(self.prepared_count + count)) {
         return false;

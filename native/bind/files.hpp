@@ -87,11 +87,10 @@ struct Part {
     static Part of(nb::handle memory, uint64_t offset, uint64_t nbytes);
 };
 
-// Without userdata each range has its own position. Throws ValueError unless each range lies within the part, and its
-// bytes of the file can have numbers.
-std::vector<storage::Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
-                                      std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
-                                      std::optional<std::span<const int64_t>> userdata);
+// Takes arrays of numbers. Where userdata is None each range has its own position. Throws ValueError unless each range
+// lies within the part, and its bytes of the file can have numbers.
+std::vector<storage::Range> ranges_of(const Part& part, nb::handle file_offsets, nb::handle memory_offsets,
+                                      nb::handle lengths, nb::handle userdata);
 
 void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m);
 

@@ -26,11 +26,7 @@ std::pair<PyOp, PyMoved> transfer(const PyFileQueue& self, const PyOpenFile& fil
                                   nb::handle memory_offsets, nb::handle lengths, bool whole, uint64_t deadline_ns) {
     const Held held = self.hold();
     const Part part = Part::of(memory, part_offset, part_nbytes);
-    const Indices files(file_offsets);
-    const Indices memories(memory_offsets);
-    const Indices counts(lengths);
-    const std::vector<Range> ranges =
-        ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(), std::nullopt);
+    const std::vector<Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, nb::none());
     uint64_t least = 0;
     for (const Range& range : ranges) {
         least += whole ? range.nbytes : 0;
@@ -63,11 +59,7 @@ std::pair<size_t, int> obstacle(const PyOpenFile& self, nb::handle memory, bool 
                                 uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets,
                                 nb::handle lengths) {
     const Part part = Part::of(memory, part_offset, part_nbytes);
-    const Indices files(file_offsets);
-    const Indices memories(memory_offsets);
-    const Indices counts(lengths);
-    const std::vector<Range> ranges =
-        ranges_of(part, files.numbers(), memories.numbers(), counts.numbers(), std::nullopt);
+    const std::vector<Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, nb::none());
     const Released release;
     Place place;
     if (!part.target.pin_for(write, place).ok()) {
@@ -119,30 +111,40 @@ Part Part::of(nb::handle memory, uint64_t offset, uint64_t nbytes) {
     return {{region.get(), {}}, offset, nbytes};
 }
 
-std::vector<Range> ranges_of(const Part& part, std::span<const int64_t> file_offsets,
-                             std::span<const int64_t> memory_offsets, std::span<const int64_t> lengths,
-                             std::optional<std::span<const int64_t>> userdata) {
-    const size_t count = file_offsets.size();
-    if (memory_offsets.size() != count || lengths.size() != count || (userdata && userdata->size() != count)) {
+std::vector<Range> ranges_of(const Part& part, nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths,
+                             nb::handle userdata) {
+    const Indices of_files(file_offsets);
+    const Indices of_memory(memory_offsets);
+    const Indices of_lengths(lengths);
+    std::optional<Indices> of_userdata;
+    if (!userdata.is_none()) {
+        of_userdata.emplace(userdata);
+    }
+    const std::span<const int64_t> starts = of_files.numbers();
+    const std::span<const int64_t> places = of_memory.numbers();
+    const std::span<const int64_t> sizes = of_lengths.numbers();
+    const std::span<const int64_t> numbers = of_userdata ? of_userdata->numbers() : std::span<const int64_t>();
+    const size_t count = starts.size();
+    if (places.size() != count || sizes.size() != count || (of_userdata && numbers.size() != count)) {
         const std::string told = "the arrays have different lengths: " + std::to_string(count) + " offsets, " +
-                                 std::to_string(lengths.size()) + " lengths, " + std::to_string(memory_offsets.size()) +
+                                 std::to_string(sizes.size()) + " lengths, " + std::to_string(places.size()) +
                                  " offsets in the memory" +
-                                 (userdata ? ", and userdata of " + std::to_string(userdata->size()) : "");
+                                 (of_userdata ? ", and userdata of " + std::to_string(numbers.size()) : "");
         throw nb::value_error(told.c_str());
     }
     std::vector<Range> ranges(count);
     for (size_t i = 0; i < count; ++i) {
-        const auto nbytes = static_cast<uint64_t>(lengths[i]);
-        const auto at = static_cast<uint64_t>(memory_offsets[i]); // a negative number is a very large one
+        const auto nbytes = static_cast<uint64_t>(sizes[i]);
+        const auto at = static_cast<uint64_t>(places[i]); // a negative number is a very large one
         if (nbytes > part.nbytes || at > part.nbytes - nbytes) {
             throw nb::value_error(
                 ("a range does not lie within the " + std::to_string(part.nbytes) + " bytes of the memory").c_str());
         }
-        if (file_offsets[i] < 0 || file_offsets[i] > INT64_MAX - lengths[i]) {
+        if (starts[i] < 0 || starts[i] > INT64_MAX - sizes[i]) {
             throw nb::value_error("an offset in the file is negative, or too large");
         }
-        ranges[i] = {static_cast<uint64_t>(file_offsets[i]), part.offset + at, nbytes,
-                     userdata ? static_cast<uint64_t>((*userdata)[i]) : i};
+        ranges[i] = {static_cast<uint64_t>(starts[i]), part.offset + at, nbytes,
+                     of_userdata ? static_cast<uint64_t>(numbers[i]) : i};
     }
     return ranges;
 }

@@ -16,6 +16,7 @@ from support.patience import PATIENCE_S
 from support.sizes import MIB
 from support.stores import open_remote, served
 from zerohop import storage
+from zerohop._native import Status
 from zerohop.core.face import call, send
 from zerohop.storage import wire
 
@@ -95,6 +96,25 @@ def test_what_no_client_asks(open_context: OpenContext, start_peer: StartPeer, t
         # After all that the same client is served as before.
         assert file.read_into(memory).result(PATIENCE_S) == PAGE
         file.close()
+
+
+def test_a_deadline_at_the_server(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
+    """Ranges that it ends are told apart from those that the client has cancelled."""
+    _, url = served(start_peer, tmp_path)
+    (tmp_path / "data").write_bytes(bytes(64 * MIB))
+    here = open_context(Options())
+    statuses: set[int] = set()
+    with open_remote(url, here) as store:
+        file = store.open("data").result(PATIENCE_S)
+        number = file.native().number
+        handle, at = bytes(here.alloc(64 * MIB).share("rw")), (np.arange(64) * MIB).astype("<i8").tobytes()
+        for tenths in range(1, 60):
+            lengths = np.full(64, MIB, "<i8").tobytes()
+            answer = ask(store, wire.encode(wire.Move(1, number, False, 1, handle, at, at, lengths, tenths / 1e4)))
+            assert isinstance(answer, wire.Moved)
+            statuses |= {*answer.outcomes[::2]}
+    assert Status.DEADLINE.value in statuses
+    assert statuses <= {Status.OK.value, Status.DEADLINE.value}
 
 
 def test_floods(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from zerohop._native import NativeError, Status
 from zerohop.core.face import offset_of, region_of
-from zerohop.errors import DeadlineExceeded
+from zerohop.errors import CANCELLED, DeadlineExceeded
 from zerohop.storage.completion import RECORD
 from zerohop.storage.serving.pieces import Pieces, Results, cut
 
@@ -55,6 +55,7 @@ class Delivery:
         self._deadline_ns = deadline_ns
         # Ranges that were cancelled; None: all.
         self._cancelled: set[int] | None = set()
+        self._late = False  # whether all were cancelled because their time has passed
         self._under_way: dict[Any, Pieces] = {}  # by the ring that carries them out
         self.results: Results
 
@@ -146,6 +147,8 @@ class Delivery:
         order = np.empty(count, np.int64)
         order[records["userdata"]] = np.arange(count)
         records = records[order]
+        if self._late:  # native code knows that they were cancelled, and not why
+            records["status"][records["status"] == CANCELLED] = Status.DEADLINE.value
         self.results.note(pieces, records)
         done: Numbers = records["done"]
         return done
@@ -154,12 +157,13 @@ class Delivery:
         try:
             await self._store.pending("serve", ring.end_when(count, self._deadline_ns), ring)
         except DeadlineExceeded:
+            self._late = self._cancelled is not None
             self.cancel()
             await self._store.pending("serve", ring.end_when(count, 0), ring)
 
     def _is_over(self, pieces: Pieces) -> bool:
         """Tell whether it was cancelled, or its time has passed; the pieces then fail."""
-        late = bool(self._deadline_ns) and not self._store.seconds_until(self._deadline_ns)
+        late = self._late or (bool(self._deadline_ns) and not self._store.seconds_until(self._deadline_ns))
         if late or self._cancelled is None:
             self.results.fail_all(pieces, (Status.DEADLINE if late else Status.CANCELLED).value)
         return late or self._cancelled is None
