@@ -322,6 +322,21 @@ void register_engine(nb::module_& m) {
                 return op;
             },
             nb::arg("deadline_ns"))
+        .def(
+            "works_under_way_at",
+            [](const Self& self, int peer) {
+                std::vector<OpRef> found;
+                if (!self->closed()) {
+                    const Released release;
+                    found = self->works_under_way_at(peer);
+                }
+                std::vector<PyOp> ops;
+                for (OpRef& op : found) {
+                    ops.push_back({self, std::move(op)});
+                }
+                return ops;
+            },
+            nb::arg("peer"), "Ops that end with what works have under way at a peer now, such as a server; -1: at any.")
         .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<Released>())
         .def("abandon", &Engine::abandon);
     def_devices(m, engine);

@@ -19,53 +19,16 @@ namespace zerohop::bind {
 namespace {
 
 using storage::Completion;
-using storage::OpenFile;
+using storage::FileAsking;
 using storage::Range;
 using storage::Ring;
-
-// Transfers of one file and one memory that are to begin, from the first that has not on.
-struct Prepared {
-    std::shared_ptr<OpenFile> file;
-    Target memory;
-    std::vector<Range> ranges;
-    size_t begun = 0;
-};
-
-struct PyRing {
-    PyFileQueue home;
-    std::shared_ptr<Ring> ring;
-    // One thread at a time uses these: the caller has a lock.
-    std::deque<Prepared> prepared;
-    size_t prepared_count = 0;
-    bool write;
-    storage::Priority priority;
-
-    PyRing(PyFileQueue queue, std::shared_ptr<Ring> results, bool writes, storage::Priority place)
-        : home(std::move(queue)), ring(std::move(results)), write(writes), priority(place) {}
-    PyRing(PyRing&&) = default;
-    PyRing& operator=(PyRing&&) = delete;
-    ~PyRing() { drop_prepared(); }
-
-    void drop_prepared() {
-        prepared_count = 0;
-        for (Prepared& each : prepared) {
-            each.memory.drop();
-        }
-        prepared.clear();
-    }
-};
 
 bool prepare(PyRing& self, const PyOpenFile& file, nb::handle memory, uint64_t part_offset, uint64_t part_nbytes,
              nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
     const Part part = Part::of(memory, part_offset, part_nbytes);
-    std::vector<Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, userdata);
-    const size_t count = ranges.size();
-    if (!self.ring->has_room(self.prepared_count + count)) {
-        return false;
-    }
-    self.prepared.push_back({file.file, part.target, std::move(ranges)});
-    self.prepared_count += count;
-    return true;
+    return self.add({.file = file.file,
+                     .memory = part.target,
+                     .ranges = ranges_of(part, file_offsets, memory_offsets, lengths, userdata)});
 }
 
 // Begins the first `count` of the transfers that were added. One that cannot begin has its result like the others.
@@ -74,9 +37,7 @@ void submit(PyRing& self, size_t count) {
     const Released release;
     while (count > 0 && !self.prepared.empty()) {
         Prepared& first = self.prepared.front();
-        const auto ranges = std::span<const Range>(first.ranges)
-                                .subspan(first.begun)
-                                .first(std::min(count, first.ranges.size() - first.begun));
+        const std::span<const Range> ranges = first.first(count);
         // There was room when they were prepared, and only the caller, who has the lock, takes any.
         [[maybe_unused]] const bool room = self.ring->reserve(ranges.size());
         assert(room);
@@ -98,11 +59,7 @@ void submit(PyRing& self, size_t count) {
             }
         }
         count -= ranges.size();
-        self.prepared_count -= ranges.size();
-        first.begun += ranges.size();
-        if (first.begun == first.ranges.size()) {
-            self.prepared.pop_front();
-        }
+        self.begun(ranges.size());
     }
 }
 
@@ -120,8 +77,8 @@ bool refuse(PyRing& self, uint64_t userdata, int error) {
 // Ends transfers with this userdata, or all; returns their number, and how many of them were among the first `first`
 // that were added.
 std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata, size_t first) {
-    const Held held = self.home.hold();
-    const Released release;
+    const Held held = self.is_served ? Held{self.home.hold_engine(), nullptr} : self.home.hold();
+    const std::shared_ptr<FileAsking> asking = self.asking.lock();
     constexpr Outcome kCancelled{Status::cancelled, Reason::user};
     size_t ended = 0;
     size_t ended_first = 0;
@@ -141,25 +98,17 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
             return meant;
         });
     }
-    std::erase_if(self.prepared, [](const Prepared& each) { return each.ranges.empty(); });
+    std::erase_if(self.prepared, [&](Prepared& each) {
+        if (each.ranges.empty() && each.keep) {
+            self.dropped.push_back(std::move(each.keep));
+        }
+        return each.ranges.empty();
+    });
     self.prepared_count -= ended;
-    return {ended + held.queue->cancel(*self.ring, userdata, kCancelled), ended_first};
-}
-
-// Takes up room for transfers that this process does not carry out itself.
-bool reserve(const PyRing& self, size_t count) {
-    return self.ring->reserve(count);
-}
-
-// Gives transfers that took up room their results.
-void complete(const PyRing& self, const nb::bytes& records) {
-    if (records.size() % sizeof(Completion) != 0) {
-        throw nb::value_error("a record has 32 bytes");
-    }
-    std::vector<Completion> results(records.size() / sizeof(Completion));
-    std::memcpy(results.data(), records.c_str(), records.size());
     const Released release;
-    self.ring->complete(results);
+    ended += held.queue ? held.queue->cancel(*self.ring, userdata, kCancelled) : 0;
+    ended += asking ? asking->cancel(*self.ring, userdata) : 0;
+    return {ended, ended_first};
 }
 
 nb::bytes take(const PyRing& self, size_t most) {
@@ -170,27 +119,51 @@ nb::bytes take(const PyRing& self, size_t most) {
 
 } // namespace
 
+bool PyRing::add(Prepared added) {
+    const size_t count = added.ranges.size();
+    if (!ring->has_room(prepared_count + count)) {
+        return false;
+    }
+    if (count != 0) {
+        prepared.push_back(std::move(added));
+        prepared_count += count;
+    } else if (added.keep) {
+        dropped.push_back(std::move(added.keep));
+    }
+    return true;
+}
+
+void PyRing::begun(size_t count) {
+    Prepared& first = prepared.front();
+    prepared_count -= count;
+    first.begun += count;
+    if (first.begun == first.ranges.size()) {
+        prepared.pop_front();
+    }
+}
+
+void PyRing::drop_prepared() {
+    prepared_count = 0;
+    for (Prepared& each : prepared) {
+        each.memory.drop();
+        if (each.keep) {
+            dropped.push_back(std::move(each.keep));
+        }
+    }
+    prepared.clear();
+}
+
 void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
     queue.def(
         "ring",
         [](const PyFileQueue& self, size_t entries, bool write, int priority) {
             return PyRing{self, std::make_shared<Ring>(*self.hold().engine, entries), write,
-                          static_cast<storage::Priority>(priority)};
+                          static_cast<storage::Priority>(priority), false};
         },
         nb::arg("entries"), nb::arg("write"), nb::arg("priority"), "Priority: 0 is high, 1 normal, 2 low.");
 
-    nb::class_<PyRing>(m, "FileRing", "Keeps the results of transfers until they are taken.")
-        .def(
-            "__init__",
-            [](PyRing* self, const std::shared_ptr<Engine>& engine, size_t entries) {
-                check_open(*engine);
-                new (self) PyRing{{.engine = engine, .queue = {}, .backend = {}, .why_no_uring = {}},
-                                  std::make_shared<Ring>(*engine, entries),
-                                  false,
-                                  storage::Priority::normal};
-            },
-            nb::arg("engine"), nb::arg("entries"), "Makes one whose transfers are carried out elsewhere.")
-        .def("prepare", &prepare, nb::arg("file"), nb::arg("memory"), nb::arg("part_offset"), nb::arg("part_nbytes"),
+    nb::class_<PyRing> ring(m, "FileRing", "Keeps the results of transfers until they are taken.");
+    ring.def("prepare", &prepare, nb::arg("file"), nb::arg("memory"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
              "Adds transfers that submit() begins; False, and nothing is done, if the ring has no room for them all.")
         .def_prop_ro(
@@ -198,10 +171,6 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
             "The transfers that were added and have not begun.")
         .def("submit", &submit, nb::arg("count"),
              "Begins the first transfers that were added. After an error the rest is still there.")
-        .def("reserve", &reserve, nb::arg("count"),
-             "Takes up room for transfers that are carried out elsewhere; False if there is not so much.")
-        .def("complete", &complete, nb::arg("records"),
-             "Gives such transfers their results, as records like those of take().")
         .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
              "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
         .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
@@ -240,6 +209,7 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
                 self.drop_prepared();
             },
             "Drops what was added, and what has not begun.");
+    def_served_rings(ring);
 }
 
 } // namespace zerohop::bind

@@ -3,13 +3,17 @@
 
 #include "bind/common.hpp"
 #include "bind/indices.hpp"
+#include "storage/file_asking.hpp"
 #include "storage/file_queue.hpp"
 #include "storage/sinks.hpp"
 
+#include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace zerohop::bind {
@@ -54,6 +58,22 @@ struct PyFileQueue {
     }
 };
 
+// Keeps neither alive: the engine has the other until that is closed, or the server has ended.
+struct PyFileAsking {
+    std::weak_ptr<Engine> engine;
+    std::weak_ptr<storage::FileAsking> asking;
+
+    // The second is null once it is closed.
+    [[nodiscard]] std::pair<std::shared_ptr<Engine>, std::shared_ptr<storage::FileAsking>> hold() const {
+        std::shared_ptr<Engine> held = engine.lock(); // destroyed after the other
+        return {held, held && !held->closed() ? asking.lock() : nullptr};
+    }
+};
+
+struct PyServedNumber {
+    std::shared_ptr<const storage::ServedNumber> number;
+};
+
 // A peer's memory that files are read into and written from without a lane.
 struct PyReached {
     std::shared_ptr<const RemoteAccess> access;
@@ -92,6 +112,50 @@ struct Part {
 std::vector<storage::Range> ranges_of(const Part& part, nb::handle file_offsets, nb::handle memory_offsets,
                                       nb::handle lengths, nb::handle userdata);
 
+// Transfers of one file and one memory that are to begin, from the first that has not on.
+struct Prepared {
+    std::shared_ptr<storage::OpenFile> file; // null: a server's
+    Target memory;
+    std::vector<storage::Range> ranges;
+    size_t begun = 0;
+    // Of a server's. Both numbers are null where only Python can ask for the transfers.
+    std::shared_ptr<const storage::ServedNumber> file_number{};
+    std::shared_ptr<const storage::ServedNumber> memory_number{};
+    nb::object keep{}; // what Python asks by
+
+    [[nodiscard]] std::span<const storage::Range> first(size_t count) const {
+        return std::span<const storage::Range>(ranges).subspan(begun).first(std::min(count, ranges.size() - begun));
+    }
+};
+
+struct PyRing {
+    PyFileQueue home; // without a queue if a server carries out the transfers
+    std::weak_ptr<storage::FileAsking> asking;
+    std::shared_ptr<storage::Ring> ring;
+    // One thread at a time uses these: the caller has a lock.
+    std::deque<Prepared> prepared;
+    size_t prepared_count = 0;
+    std::vector<nb::object> dropped; // what Python kept for transfers that will not begin
+    bool write;
+    storage::Priority priority;
+    bool is_served;
+
+    PyRing(PyFileQueue queue, std::shared_ptr<storage::Ring> results, bool writes, storage::Priority place,
+           bool by_server)
+        : home(std::move(queue)), ring(std::move(results)), write(writes), priority(place), is_served(by_server) {}
+    PyRing(PyRing&&) = default;
+    PyRing& operator=(PyRing&&) = delete;
+    ~PyRing() { drop_prepared(); }
+
+    // Adds transfers; false, and nothing is done, if there is no room.
+    [[nodiscard]] bool add(Prepared added);
+    // Goes on behind transfers of the first entry that have begun.
+    void begun(size_t count);
+    void drop_prepared();
+};
+
 void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m);
+void def_served_rings(nb::class_<PyRing>& ring);
+void register_served_files(nb::module_& m);
 
 } // namespace zerohop::bind

@@ -291,6 +291,7 @@ void register_storage(nb::module_& m) {
             "Ends what has not begun.");
 
     register_file_rings(queue, m);
+    register_served_files(m);
 }
 
 } // namespace zerohop::bind

@@ -52,6 +52,8 @@ public:
     // Work beside the lanes. It goes once it is closed and idle. Throws NativeError.
     void add_work(const std::shared_ptr<Work>& work);
     void close_work(const std::shared_ptr<Work>& work, Outcome outcome);
+    // Returns operations that end with all that works have under way now at a peer (-1: at any).
+    [[nodiscard]] std::vector<OpRef> works_under_way_at(int peer) const;
 
     // Memory.
     uint64_t add_route(Route route);

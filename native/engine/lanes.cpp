@@ -101,7 +101,9 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
 }
 
 void Engine::add_work(const std::shared_ptr<Work>& work) {
-    watch(work->fd());
+    if (work->fd() >= 0) {
+        watch(work->fd());
+    }
     keep(work, works_);
 }
 
@@ -111,6 +113,21 @@ void Engine::close_work(const std::shared_ptr<Work>& work, Outcome outcome) {
     }
     poller_.exclusive([&] { work->close(outcome); });
     poller_.kick(); // a tick lets go of it
+}
+
+std::vector<OpRef> Engine::works_under_way_at(int peer) const {
+    std::vector<std::shared_ptr<Work>> works;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        works = works_;
+    }
+    std::vector<OpRef> ops;
+    for (const auto& work : works) {
+        if (OpRef op = work->under_way_at(peer)) {
+            ops.push_back(std::move(op));
+        }
+    }
+    return ops;
 }
 
 std::vector<std::shared_ptr<Endpoint>> Engine::lanes_to(int peer) const {

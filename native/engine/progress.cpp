@@ -245,7 +245,9 @@ void Engine::reap_works() {
     const std::lock_guard lock(endpoints_lock_);
     for (auto& work : works_) {
         if (work->idle()) {
-            unwatch(work->fd());
+            if (work->fd() >= 0) {
+                unwatch(work->fd());
+            }
             gone.push_back(std::move(work));
         }
     }

@@ -140,7 +140,7 @@ def test_floods(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path
 
 
 def test_too_many_files(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("zerohop.storage.serving.client.MOST_FILES", 8)
+    monkeypatch.setattr("zerohop.storage.wire.MOST_FILES", 8)
     (tmp_path / "data").write_bytes(bytes(MIB))
     server = storage.Server(tmp_path, ctx=open_context(Options()))
     with server, open_remote(server.url, open_context(Options())) as store:

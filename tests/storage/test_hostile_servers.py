@@ -39,7 +39,7 @@ class Liar(Face):
         if isinstance(request, wire.Hello):
             return wire.encode(self.greeting)
         if isinstance(request, wire.Open):
-            return wire.encode(wire.Value(7))
+            return wire.encode(wire.Opened(7))
         return self.answer if isinstance(self.answer, bytes) else wire.encode(self.answer)
 
 
@@ -144,7 +144,7 @@ def test_names_that_never_end(liar: Liar, open_context: OpenContext) -> None:
         store.listdir().result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("greeting", [wire.Value(1), wire.Welcome(99, "", "", False)], ids=repr)
+@pytest.mark.parametrize("greeting", [wire.Opened(1), wire.Welcome(99, "", "", False)], ids=repr)
 def test_of_a_greeting(liar: Liar, open_context: OpenContext, greeting: wire.Answer) -> None:
     liar.greeting = greeting
     with pytest.raises((zh.ProtocolError, zh.Unsupported)):

@@ -49,6 +49,16 @@ class Serving:
             self._file.read_into(target, timeout=timeout).result()
         return int(target.sum())
 
+    def read_by_ring(self, nbytes: int, times: int = 1) -> None:
+        """Reads the open file from its start into allocated memory, again and again, through a Ring."""
+        assert self._store is not None
+        target, ring = self.context.alloc(nbytes), self._store.ring(8)
+        for _ in range(times):
+            for at in range(0, nbytes, nbytes // 8):
+                ring.prepare(target[at : at + nbytes // 8], self._file, at)
+            ring.submit()
+            ring.wait(min_results=8, timeout=PATIENCE_S)
+
     def write_file(self, nbytes: int, value: int, times: int = 1) -> None:
         """Fills the start of the open file with a value, again and again."""
         source = np.full(nbytes, value, np.uint8)

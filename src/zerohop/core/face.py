@@ -9,7 +9,17 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zerohop._native import FileQueue, NativeError, PairTransfers, Reached, Transfers, begin_posting, stop_posting
+from zerohop._native import (
+    FileAsking,
+    FileQueue,
+    FileServing,
+    NativeError,
+    PairTransfers,
+    Reached,
+    Transfers,
+    begin_posting,
+    stop_posting,
+)
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable, Closeable
 from zerohop.core.base.sandbox import random_bytes
@@ -17,8 +27,9 @@ from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
 from zerohop.core.lanes.link import Route
-from zerohop.core.lanes.path_choice import MAPPED, PEER
-from zerohop.core.memory.access import is_open, memory_of, offset_of, region_of, revoke_at_once
+from zerohop.core.lanes.path_choice import MAPPED, PEER, RING
+from zerohop.core.memory.access import is_open, offset_of, region_of, revoke_at_once
+from zerohop.core.memory.access import memory_of as whole_of
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.register import Local, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
@@ -33,6 +44,7 @@ from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
+from zerohop.core.transfers.message_lane import until_lane
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.posting import find_route, prepare
@@ -42,6 +54,7 @@ from zerohop.errors import PeerLost, from_native, too_many_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from zerohop._native import Endpoint
     from zerohop.core.lifecycle import Core
     from zerohop.errors import ZerohopError
 
@@ -81,6 +94,7 @@ __all__ = [
     "start_of",
     "transfer",
     "transfer_many",
+    "whole_of",
 ]
 
 T = TypeVar("T")
@@ -186,13 +200,13 @@ class Face(AsyncCloseable):
         """
         if once:
             return view.share(rights), 0
-        memory = memory_of(view)
+        memory = whole_of(view)
         # Both offsets count from the start of the registration, which Memories may share.
         return self._core.shares.whole_of(memory, rights), offset_of(view) - offset_of(memory)
 
     def _take_back(self, view: Memory | View, handle: RemoteBuffer) -> None:
         """Let no transfer begin any more with a handle that was lent once. Waits for no peer."""
-        revoke_at_once(memory_of(view), handle)
+        revoke_at_once(whole_of(view), handle)
 
     def _file_queue(self, depth: int, threads: int, staging_bytes: int, *, uring: bool) -> FileQueue:
         """Return what carries out the transfers between files and memory of this Context."""
@@ -202,6 +216,26 @@ class Face(AsyncCloseable):
             raise from_native(*error.args, operation="open_store") from None
         except OSError:  # a thread that cannot be started
             raise too_many_threads("open_store") from None
+
+    def _file_asking(self, link: Link) -> FileAsking | None:
+        """Return what asks a server for transfers over the lane for messages. On the control thread.
+
+        None if there is no such lane, or it is not a ring in memory, as processes of one host have.
+        """
+        lane = _ring_of(link)
+        return None if lane is None else FileAsking(self._core.engine, lane)
+
+    async def _file_serving(self, link: Link, files: FileQueue, answers: int) -> FileServing | None:
+        """Return what carries out the transfers that a client asks for so; None as ``_file_asking``.
+
+        ``answers`` is the client's queue of notifications for them. On the control thread.
+
+        Raises:
+            ZerohopError: there is no lane.
+        """
+        await until_lane(link)
+        lane = _ring_of(link)
+        return None if lane is None else FileServing(files, lane, answers)
 
     def _defer(
         self,
@@ -339,6 +373,12 @@ def send(link: Link, service: str, body: bytes) -> None:
     """Call a service of the peer without waiting for the answer. On the control thread."""
     if link.session is not None:
         link.session.send(service, body)
+
+
+def _ring_of(link: Link) -> Endpoint | None:
+    """Return this side's end of the lane for messages if that is a ring in memory."""
+    lane = link.message_lane
+    return None if lane is None or link.path(HOST).explanation.form != RING else lane.endpoint
 
 
 def check_device(context: Context, name: str) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from zerohop._native import FileQueue, Reached
-    from zerohop.core.face import Context, Memory, Operation, View
+    from zerohop._native import FileQueue, FileServing, Reached
+    from zerohop.core.face import Context, Link, Memory, Operation, View
     from zerohop.storage.file import File, Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
@@ -233,6 +233,10 @@ class LocalStore(Store):
     def keep(self, memory: Reached) -> None:
         """Have the system keep the pages of a peer's memory at hand, if it can."""
         self._queue.fix(memory)
+
+    async def serving(self, link: Link, answers: int) -> FileServing | None:
+        """Return what carries out the transfers of a client that asks over a lane; see ``Face._file_serving``."""
+        return await self._file_serving(link, self._queue, answers)
 
     def let_go(self, memory: Reached) -> None:
         """End what ``keep`` began."""

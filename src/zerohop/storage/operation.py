@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import HOST, Explanation, InFlight
-from zerohop.errors import Closed, DeadlineExceeded
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost
 from zerohop.storage import failures
+from zerohop.storage.wire import AGAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop._native import Endpoint, Moved, Op
 
 
@@ -66,9 +69,11 @@ def _in_words(past: int, through: int) -> str:
 class ServedPath:
     """Describes the path of a transfer that a server carries out. The server tells in the end how it has done it."""
 
-    def __init__(self, filename: str, ends: tuple[str, str], peer: str) -> None:
+    def __init__(self, filename: str, ends: tuple[str, str], peer: str, has_closed: Callable[[], bool]) -> None:
+        """Hold what is known; ``has_closed`` tells whether the Store was closed on this side."""
         self.filename = filename
         self.peer = peer
+        self.has_closed = has_closed
         self.explanation = Explanation("server", "not begun", False, *ends, ())
 
     def took(self, how: str) -> None:
@@ -85,7 +90,7 @@ class FileTransfer(InFlight[int]):
 
     __slots__ = ()
 
-    _path: FilePath
+    _path: FilePath | ServedPath
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for the end, and return the number of bytes."""
@@ -113,3 +118,19 @@ class FileTransfer(InFlight[int]):
         if native.value:
             return failures.of_errno(native.value, self._kind, path, bytes_done=done)
         return failures.file_ends(path, self._kind, done)
+
+
+class ServedTransfer(FileTransfer):
+    """Represents a transfer that a server of this host was asked for over a lane."""
+
+    __slots__ = ()
+
+    _path: ServedPath
+
+    def _error_of(self, native: Op) -> BaseException:
+        if native.status == Status.PEER_LOST and native.reason == Reason.OWNER_CLOSED:
+            where: dict[str, Any] = {"operation": self._kind, "bytes_done": native.bytes_done}
+            if self._path.has_closed():
+                return Closed("the Store was closed", **where)
+            return PeerLost("the server was closed", fix=AGAIN, peer=self._path.peer, **where)
+        return super()._error_of(native)

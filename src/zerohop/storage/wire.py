@@ -13,7 +13,7 @@ import msgspec
 from zerohop.errors import ProtocolError
 
 SERVICE: Final = "storage"
-VERSION: Final = 2
+VERSION: Final = 3
 # Ranges of one Move. Their numbers, eight bytes each, and a handle fit into one message of the control channel.
 MOST_RANGES: Final = 2048
 # Calls of one client that may be under way. A client that keeps to it is never refused.
@@ -29,13 +29,22 @@ AGAIN: Final = "start the server again, and open_store() again"
 Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LONGEST_PATH)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
 Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
+_Queue: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+# What the messages over a lane (native/storage/file_messages.hpp) name a file or memory by.
+Place: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
-    """Asks a server which one it is; answered by Welcome."""
+    """Asks a server which one it is; answered by Welcome.
+
+    Attributes:
+        version: VERSION of the client.
+        answers: the client's queue of notifications for answers over the lane; 0: it asks by Move alone.
+    """
 
     version: int
+    answers: _Queue = 0
 
 
 class Leave(msgspec.Struct, tag="leave", array_like=True):
@@ -54,8 +63,14 @@ class Forget(msgspec.Struct, tag="forget", array_like=True):
     handle: Handle
 
 
+class Reach(msgspec.Struct, tag="reach", array_like=True):
+    """Asks how requests over the lane name the caller's memory; answered by Reached."""
+
+    handle: Handle
+
+
 class Open(msgspec.Struct, tag="open", array_like=True):
-    """Opens a file; answered by Value, its number."""
+    """Opens a file; answered by Opened."""
 
     path: Path
     mode: _Word
@@ -123,12 +138,46 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome", array_like=True):
-    """Describes a server."""
+    """Describes a server.
+
+    Attributes:
+        version: VERSION of the server.
+        engine: how it reads and writes files.
+        why_no_uring: why it does not use io_uring; empty if it does.
+        read_only: whether it changes nothing.
+        asked: its queue of notifications for what the client asks over the lane; 0: it takes Moves alone.
+    """
 
     version: int
     engine: str
     why_no_uring: str
     read_only: bool
+    asked: _Queue = 0
+
+
+class Reached(msgspec.Struct, tag="reached", array_like=True):
+    """Tells how requests over the lane name memory.
+
+    Attributes:
+        place: its place, which stands until it is given back over the lane; None: the server does not reach it by
+            itself, or there are too many.
+        how: as in Moved.
+    """
+
+    place: Place | None = None
+    how: _Word = ""
+
+
+class Opened(msgspec.Struct, tag="opened", array_like=True):
+    """Tells of a file that was opened.
+
+    Attributes:
+        number: the file's number.
+        place: its place, which stands until it is given back over the lane; None: it has none.
+    """
+
+    number: int
+    place: Place | None = None
 
 
 class Value(msgspec.Struct, tag="value", array_like=True):
@@ -182,8 +231,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     errno: int
 
 
-Request: TypeAlias = Hello | Leave | Keep | Forget | Open | Close | FolderCall | FileCall | Move | Cancel
-Answer: TypeAlias = Welcome | Value | Stat | Names | Moved | Failed
+Request: TypeAlias = Hello | Leave | Keep | Forget | Reach | Open | Close | FolderCall | FileCall | Move | Cancel
+Answer: TypeAlias = Welcome | Reached | Opened | Value | Stat | Names | Moved | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _requests: Final = msgspec.msgpack.Decoder(Request)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from zerohop._native import NativeError, Op, Reason, Status
 from zerohop.core.runtime.deferred_operation import Deferred
+from zerohop.core.runtime.native_operation import InFlight, begun
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
 from zerohop.core.runtime.served import serve
 from zerohop.core.runtime.wait import ended
@@ -202,12 +203,22 @@ def _conclude(
         core.complete(native, Status.UNSUPPORTED, Reason.USER, 0)
 
 
-def deferred_to(core: Runtime, peer: str) -> list[Deferred[Any]]:
-    """Return the deferred operations to one peer, or to all peers if ``peer`` is empty, that have not ended."""
-    return [operation for operation, to in core.deferred.copy().items() if peer in ("", to)]
+def unfinished(core: Runtime, peer: str = "", native_id: int = -1) -> list[Operation[Any]]:
+    """Return operations that end with what was deferred and what a server was asked for by now.
+
+    Args:
+        core: the core of the Context.
+        peer: id of the peer; empty: all peers.
+        native_id: the engine's id of it; -1: all.
+    """
+    asked = core.engine.works_under_way_at(native_id)
+    return [
+        *(operation for operation, to in core.deferred.copy().items() if peer in ("", to)),
+        *(begun(InFlight[int](), core, "flush", 0, op, None) for op in asked),
+    ]
 
 
-async def all_ended(operations: list[Deferred[Any]]) -> None:
+async def all_ended(operations: list[Operation[Any]]) -> None:
     """Wait until all operations have ended, well or not."""
     for operation in operations:
         await ended(operation)

@@ -11,7 +11,7 @@ from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.access import layout_of, offset_of, region_of
 from zerohop.core.memory.layouts import IN_ORDER, without_order
 from zerohop.core.memory.register import view_of
-from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
+from zerohop.core.runtime.deferred import all_ended, defer, unfinished
 from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES, InFlight, begun
 from zerohop.core.runtime.operation import Failed
 from zerohop.core.transfers.message_lane import (
@@ -159,7 +159,7 @@ class Connection(Closeable, NotCopyable):
         """Flush: done when all that was posted to this peer before is visible there, done or failed; value: 0."""
         core, link = self._core, self._link
         deadline = core.deadline(timeout)
-        before = deferred_to(core, link.peer)
+        before = unfinished(core, link.peer, link.native_id)
         # The peer may still be placing bytes that came over lanes that are down.
         gone = link.session is not None and link.session.lanes.draining
         if link.lost is None and (before or gone or link.message_lane is None or len(link.lanes) > 1):

@@ -13,7 +13,7 @@ from zerohop.core.memory.access import offset_of
 from zerohop.core.memory.layouts import is_masked
 from zerohop.core.memory.register import register, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
-from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
+from zerohop.core.runtime.deferred import all_ended, defer, unfinished
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NATIVE_VALUE, NBYTES, posted_operation
@@ -267,7 +267,7 @@ def flush(core: Core, connection: Connection | None, timeout: float | None) -> O
         if link_of(connection).core is not core:
             raise ValueError("the Connection belongs to another Context")
         return connection.flush(timeout=timeout)
-    before = deferred_to(core, "")
+    before = unfinished(core)
     deadline = core.deadline(timeout)
 
     async def work() -> int:

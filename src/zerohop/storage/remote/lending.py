@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop.core.face import RemoteBuffer, Rights, View
+    from zerohop.storage.remote.memory_numbers import MemoryNumber
 
 
 class Lent:
@@ -21,7 +22,10 @@ class Lent:
         view: the memory.
         handle: bytes of the handle.
         start: offset of ``view`` in what the handle names.
+        number: its number in requests over the lane; None if it has none.
     """
+
+    number: MemoryNumber | None = None
 
     def __init__(self, view: Memory | View, handle: bytes, start: int, give_back: Callable[[], None] | None) -> None:
         self.view = view
@@ -30,6 +34,11 @@ class Lent:
         self._give_back = give_back
         self._users = 1
         self._lock = threading.Lock()
+
+    @property
+    def is_once(self) -> bool:
+        """Tell whether the handle is for one transfer, and not for all of the memory's."""
+        return self._give_back is not None
 
     def hold(self) -> None:
         """Count one more transfer."""

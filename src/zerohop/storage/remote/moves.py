@@ -14,6 +14,9 @@ from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop._native import FileAsking, ServedNumber
     from zerohop.core.face import Link
 
 A = TypeVar("A", bound="wire.Answer")
@@ -46,10 +49,13 @@ class Moves:
 
     Attributes:
         link: the connection.
+        asking: asks for transfers over the lane; None if the server is asked by messages alone.
     """
 
     def __init__(self, link: Link) -> None:
         self.link = link
+        self.asking: FileAsking | None = None
+        self._stores = 0
         self._room = asyncio.Semaphore(wire.MOST_CALLS // 2)
         # Moves that are under way. Their numbers and results are long, and a channel holds only so many bytes.
         self.moving = asyncio.Semaphore(_MOST_MOVES)
@@ -63,15 +69,22 @@ class Moves:
             found = _by_link[id(link)] = cls(link)
         return found
 
-    async def begin(self) -> wire.Welcome:
+    async def begin(self, make_asking: Callable[[], FileAsking | None]) -> wire.Welcome:
         """Introduce this side; return what the server says of itself.
+
+        ``make_asking`` makes what asks over the lane, or returns None if there is none that would be faster.
 
         Raises:
             Unsupported: nothing is served there, or by another version.
         """
+        self._stores += 1
+        if self.asking is None or not self.asking.usable:
+            self.asking = make_asking()
+        asking = self.asking
+        hello = wire.Hello(wire.VERSION, 0 if asking is None else asking.queue)
         try:
             # At once, without a place of those that calls wait for: whatever fails, the server has heard the greeting.
-            answer = _parsed(await self._call(wire.Hello(wire.VERSION)), wire.Welcome, "open_store", "")
+            answer = _parsed(await self._call(hello), wire.Welcome, "open_store", "")
         except Unsupported as error:
             raise Unsupported(
                 f"the Context at that URL serves no files: {error.reason}",
@@ -88,7 +101,13 @@ class Moves:
                 fix="install the same version of zerohop on both sides",
                 operation="open_store",
             )
+        if asking is not None and answer.asked:
+            asking.ask_by(answer.asked)
         return answer
+
+    def number(self, place: int | None, *, of_file: bool) -> ServedNumber | None:
+        """Return what stands for a file's or memory's place, and gives it back; None if there is none."""
+        return None if place is None or self.asking is None else self.asking.number(place, of_file)
 
     def tell(self, request: wire.Request) -> None:
         """Send a request that has no answer worth waiting for."""
@@ -126,6 +145,9 @@ class Moves:
     def leave(self) -> None:
         """Tell the server that a Store is closed. What is under way ends as usual."""
         self.tell(wire.Leave())
+        self._stores -= 1
+        if not self._stores:  # the server ends what it was asked for over the lane, and says over that when it has
+            self.asking = None
 
 
 def _parsed(body: bytes, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:

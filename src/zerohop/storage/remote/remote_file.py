@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from zerohop._native import ServedNumber
+
 
 class RemoteFile:
     """Stands for an open file of a server. The file is closed there when the last reference is dropped.
 
     Attributes:
         number: the server's number.
+        served: what stands for it in requests over the lane; None if it has no place there.
     """
 
-    __slots__ = ("_close", "number")
+    __slots__ = ("_close", "number", "served")
 
-    def __init__(self, number: int, close: Callable[[int], None]) -> None:
+    def __init__(self, number: int, served: ServedNumber | None, close: Callable[[int], None]) -> None:
         self.number = number
+        self.served = served
         self._close = close  # last: the destructor looks for it
 
     def __del__(self) -> None:

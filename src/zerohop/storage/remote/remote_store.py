@@ -9,34 +9,38 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zerohop._native import FileRing as Completions
-from zerohop._native import gather_pages
-from zerohop.core.face import index_array, parse_url, region_of
-from zerohop.errors import ProtocolError, Unsupported, ZerohopError
+from zerohop._native import FileRing as NativeRing
+from zerohop._native import NativeError, gather_pages
+from zerohop.core.face import begun, index_array, parse_url, region_of, whole_of
+from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_native
 from zerohop.storage import wire
 from zerohop.storage.file import File
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 from zerohop.storage.numbers import check_ranges
-from zerohop.storage.operation import ServedPath
+from zerohop.storage.operation import ServedPath, ServedTransfer
 from zerohop.storage.remote.begun import Begun
 from zerohop.storage.remote.lending import Lending
+from zerohop.storage.remote.memory_numbers import MemoryNumbers
 from zerohop.storage.remote.moves import Moves
 from zerohop.storage.remote.remote_file import RemoteFile
 from zerohop.storage.remote.remote_ring import RemoteRing
-from zerohop.storage.remote.results import encoded, joined, number_of, value_of
+from zerohop.storage.remote.results import encoded, joined, value_of
 from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zerohop._native import Op
     from zerohop.core.face import Context, Local, Memory, Operation, View
     from zerohop.storage.file import Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
     from zerohop.storage.file_ring import FileRing
     from zerohop.storage.remote.lending import Lent
+    from zerohop.storage.remote.memory_numbers import MemoryNumber
     from zerohop.storage.remote.remote_ring import Batch
+    from zerohop.storage.serving.pieces import Numbers
 
 _PRIORITY_NORMAL = 1
 _RESULT = (wire.Value, wire.Stat)
@@ -63,7 +67,7 @@ class RemoteStore(Store):
 
         async def begin() -> tuple[Moves, wire.Welcome]:
             moves = Moves.over(await self._connect(where))
-            welcome = await moves.begin()
+            welcome = await moves.begin(lambda: self._file_asking(moves.link))
             greeted.append(moves)
             if given_up:
                 moves.leave()
@@ -83,6 +87,7 @@ class RemoteStore(Store):
             self._on_control_thread(give_up)
             self._close_context()
             raise
+        self._numbers = MemoryNumbers(self._moves)
         self._closed = False
         self._join_context()
 
@@ -121,12 +126,13 @@ class RemoteStore(Store):
 
         async def work() -> File:
             with self._unless_closed():
-                number = number_of(await self._moves.ask(request, wire.Value, "open", path))
+                answer = await self._moves.ask(request, wire.Opened, "open", path)
+            number, served = answer.number, self._moves.number(answer.place, of_file=True)
             if self._closed:
                 self._moves.tell(wire.Close(number))
                 self.check_usable()
             self._open_files.add(number)
-            return File(self, path, mode, RemoteFile(number, close))
+            return File(self, path, mode, RemoteFile(number, served, close))
 
         return self._ask("open", work)
 
@@ -185,17 +191,18 @@ class RemoteStore(Store):
 
         gather_pages(region_of(memory))
         self._on_control_thread(tell, wire.Keep(lent.handle))
+        self._number_of(lent)
         return Iov(memory, "", release, owned=owned)
 
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return a ring whose transfers the server carries out."""
-        completions = Completions(self._core.engine, entries)
-        begun = Begun(self._moves)
+        native = NativeRing(self._core.engine, self._moves.asking, entries, writes, priority)
+        begun, peer = Begun(self._moves), self._moves.link.peer
 
         def begin(ring: RemoteRing, batch: Batch) -> None:
             run = begun.add(ring, batch)
             # An operation of its own, for which a flush waits: the server uses the memory until it has ended.
-            self._defer("serve", 0, run, keep=batch, peer=self._moves.link.peer, at_end=batch.lent.release)
+            self._defer("serve", 0, run, keep=batch, peer=peer, at_end=batch.lent.release)
 
         def cancel(_: RemoteRing, number: int | None) -> int:
             return begun.cancel(number, self._on_control_thread)
@@ -204,12 +211,23 @@ class RemoteStore(Store):
             if not self._core.forked:
                 self._on_control_thread(lent.release)
 
-        return RemoteRing(completions, begin, cancel, give_back, entries, writes=writes, priority=priority)
+        return RemoteRing(native, begin, cancel, give_back, writes=writes, priority=priority)
+
+    def _number_of(self, lent: Lent) -> MemoryNumber | None:
+        """Return the number of memory in requests over the lane; None if it has none yet, for which this asks."""
+        if lent.is_once:
+            return None
+        memory = whole_of(lent.view)
+        number = self._numbers.number(memory)
+        if number is None and not self._numbers.knows(memory):
+            self._on_control_thread(self._numbers.ask, memory, lent.handle)
+        return number
 
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the file's number, and the memory that was lent."""
         native = file.native()
         lent = self._lending.lent(self._lend, self._take_back, _own(view), writes=writes)
+        lent.number = self._number_of(lent)
         return native, lent, lent.start, view.nbytes
 
     def transfer(
@@ -231,11 +249,19 @@ class RemoteStore(Store):
         check_ranges(offsets, at, lengths, view.nbytes)
         nbytes = int(lengths.sum())
         ends = (view.device, "file") if writes else ("file", view.device)
-        path = ServedPath(file.path, ends, self._moves.link.peer)
+        peer = self._moves.link.peer
+        path = ServedPath(file.path, ends, peer, lambda: self._closed)
         deadline_ns = self._deadline(timeout)
         lent = self._lending.lent(self._lend, self._take_back, _own(view), writes=writes)
+        whole = not (short or writes)
+        posted = self._over_lane(kind, native, lent, (offsets, at, lengths), deadline_ns, writes=writes, whole=whole)
+        if posted is not None:
+            op, how = posted
+            path.took(how)
+            operation = ServedTransfer()
+            begun(operation, self._core, kind, nbytes, op, (view, native), path)
+            return operation
 
-        peer = self._moves.link.peer
         moving = Transfer(
             self._moves,
             native,
@@ -271,7 +297,7 @@ class RemoteStore(Store):
             with self._unless_closed():
                 if isinstance(answer, Exception):
                     raise answer
-            return joined(answer, nbytes, kind, file.path, whole=not (short or writes))
+            return joined(answer, nbytes, kind, file.path, whole=whole)
 
         def at_end() -> None:
             if not began:  # it was cancelled, or too late, before that
@@ -288,6 +314,29 @@ class RemoteStore(Store):
             wants_operation=True,
             at_end=at_end,
         )
+
+    def _over_lane(
+        self,
+        kind: str,
+        file: RemoteFile,
+        lent: Lent,
+        ranges: tuple[Numbers, Numbers, Numbers],
+        deadline_ns: int,
+        *,
+        writes: bool,
+        whole: bool,
+    ) -> tuple[Op, str] | None:
+        """Ask for a transfer over the lane, and return its Op and the way that it takes; None: messages have to ask."""
+        number, asking, view = self._number_of(lent), self._moves.asking, lent.view
+        if number is None or file.served is None or asking is None:
+            return None
+        part = region_of(view), writes, lent.start, view.nbytes
+        try:
+            op = asking.transfer(file.served, number.number, *part, *ranges, whole, deadline_ns)
+        except NativeError as error:
+            self.check_usable()
+            raise from_native(*error.args, operation=kind) from None
+        return None if op is None else (op, number.how)
 
     def close(self, timeout: float = 5.0) -> None:
         """End the store. What is under way ends with Closed, or as usual; the server closes its files.

@@ -24,13 +24,6 @@ def encoded(path: str, kind: str) -> bytes:
     return path_bytes
 
 
-def number_of(answer: wire.Value) -> int:
-    """Return the number that an answer holds; raise ProtocolError if it holds none."""
-    if answer.value is None:
-        raise ProtocolError("malformed: an answer of the storage service without its number")
-    return answer.value
-
-
 def value_of(answer: wire.Value | wire.Stat) -> int | os.stat_result | None:
     """Return the result of a call as a local Store gives it; raise ProtocolError if it is not whole."""
     if isinstance(answer, wire.Value):

@@ -6,16 +6,18 @@ import errno
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop.core.face import RemoteBuffer
+import numpy as np
+
+from zerohop.core.face import RemoteBuffer, start_of
 from zerohop.errors import AccessDenied
+from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
-from zerohop.storage.wire import MOST_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from typing import TypeAlias
 
-    from zerohop._native import Reached
+    from zerohop._native import FileServing, Reached
     from zerohop.core.face import Link, Route
     from zerohop.storage.file import File
     from zerohop.storage.local_store import LocalStore
@@ -58,6 +60,12 @@ class Client:
         self.moves: dict[int, Delivery] = {}
         self._files: dict[int, File] = {}
         self._ended = False
+        # Carries out what the client asks for over its lane, and the client's queue of notifications for the answers.
+        self._serving: FileServing | None = None
+        self._answers = 0
+        # Routes to the memory that has a place, which would not be reached any more without one.
+        self._placed: dict[int, Route] = {}
+        self._moved_before = np.zeros(2, np.int64)
         self._numbers = numbers
         # How often each handle is to be kept. A Forget may come while a Keep is still being carried out.
         self._wanted: Counter[bytes] = Counter()
@@ -69,19 +77,58 @@ class Client:
         """Return how many files are open."""
         return len(self._files)
 
-    def add_file(self, file: File) -> int:
-        """Keep an open file, and return its number; raise StorageError (EMFILE) if there are too many."""
-        if len(self._files) >= MOST_FILES:
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Return the bytes that were moved out of files and into them as the client asked for over its lane."""
+        now = (0, 0) if self._serving is None else self._serving.moved
+        read, written = (self._moved_before + now).tolist()
+        return read, written
+
+    async def greet(self, answers: int) -> int:
+        """Take what the client asks for over its lane, and return the queue of notifications for that; 0: none.
+
+        Raises:
+            ZerohopError: the client is gone.
+        """
+        if not answers:
+            return 0
+        if self._serving is None or self._answers != answers:
+            self._stop_serving()
+            serving = await self._store.serving(self.link, answers)
+            if self._ended or self._serving is not None:  # another greeting may have come meanwhile
+                if serving is not None:
+                    serving.close()
+                return 0
+            self._serving, self._answers = serving, answers
+        return 0 if self._serving is None else self._serving.queue
+
+    def _stop_serving(self) -> None:
+        """Take nothing more over the lane. The client hears when nothing uses its memory any more."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self._placed.clear()
+            self._moved_before += serving.moved
+            serving.close()
+
+    def add_file(self, file: File) -> wire.Opened:
+        """Keep an open file, and return its number and place; raise StorageError (EMFILE) if there are too many."""
+        if len(self._files) >= wire.MOST_FILES:
             file.close()
             raise of_errno(
-                errno.EMFILE, "open", file.path, said=f"a client may have {MOST_FILES} files open", fix="close some"
+                errno.EMFILE,
+                "open",
+                file.path,
+                said=f"a client may have {wire.MOST_FILES} files open",
+                fix="close some",
             )
         if self._ended:
             file.close()
             raise of_errno(errno.EBADF, "open", file.path, said="the client has left")
         number = next(self._numbers)
         self._files[number] = file
-        return number
+        serving = self._serving
+        place = None if serving is None else serving.add_file(file.native(), True, file.mode != "r")
+        return wire.Opened(number, place)
 
     def file(self, number: int) -> File:
         """Return an open file; raise StorageError (EBADF) if there is none of this number."""
@@ -116,6 +163,16 @@ class Client:
             self._known.popitem(last=False)
         return known
 
+    async def place(self, handle: bytes, reach: Reach) -> wire.Reached:
+        """Return the place of the client's memory, if it has one; errors as ``memory``."""
+        known = await self.memory(handle, reach)
+        if known.reached is None or self._serving is None:
+            return wire.Reached()
+        place = self._serving.add_memory(known.reached, start_of(known.memory), known.memory.nbytes)
+        if place is not None:
+            self._placed[place] = known.route
+        return wire.Reached(place, known.route.explanation.form)
+
     async def keep(self, handle: bytes, reach: Reach) -> None:
         """Have the system keep the pages of the client's memory at hand, if it reaches them; errors as ``memory``."""
         if len(self._wanted) >= _MOST_HANDLES:
@@ -138,6 +195,7 @@ class Client:
     def end(self) -> None:
         """Give everything up, because the client is gone."""
         self._ended = True
+        self._stop_serving()
         for reached in self._kept.values():
             self._store.let_go(reached)
         self._kept.clear()

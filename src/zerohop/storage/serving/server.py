@@ -127,14 +127,7 @@ class Server(Face):
     def statistics(self) -> ServerStatistics:
         """Count the work so far."""
         self._check()
-        clients = list(self._answers.clients.values())
-        return ServerStatistics(
-            len(clients),
-            sum(each.files for each in clients),
-            self._answers.bytes_read,
-            self._answers.bytes_written,
-            self._blocks.in_use,
-        )
+        return ServerStatistics(*self._answers.count(), self._blocks.in_use)
 
     def close(self, timeout: float = 5.0) -> None:
         """Serve no more. What clients have under way ends with an error there; what the system does now ends as usual.

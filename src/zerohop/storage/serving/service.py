@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +38,8 @@ class StorageService:
 
     Attributes:
         clients: the state of each client, by its link.
-        bytes_read, bytes_written: bytes that were moved out of files, and into them.
+        bytes_read, bytes_written: bytes that were moved out of files, and into them, but for what the clients that are
+            there have asked for over their lanes.
         ended: whether the server was closed. Any thread sets it; calls that fail from then on say so.
     """
 
@@ -60,6 +63,7 @@ class StorageService:
         self.ended = False
         self.clients: dict[Link, Client] = {}
         self.bytes_read = self.bytes_written = 0
+        self._counting = threading.Lock()
         # Numbers of files are never used again, nor are those of another server of this Context.
         self._numbers = itertools.count(int.from_bytes(random_bytes(5), "big") << 20)
 
@@ -76,9 +80,8 @@ class StorageService:
             client = self.clients[link] = Client(link, self._store, self._numbers)
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
-            store = self._store
             client.stores += 1
-            return wire.encode(wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only))
+            return self._greet(client, request)
         if isinstance(request, wire.Close):
             client.close_file(request.file)
             return b""
@@ -102,15 +105,38 @@ class StorageService:
 
     def lost(self, link: Link) -> None:
         """Give up what a client has, which is gone."""
-        client = self.clients.pop(link, None)
+        client = self.clients.get(link)
         if client is not None:
-            self._blocks.clients = len(self.clients)
             client.end()
+            with self._counting:  # so that the client's bytes count once
+                del self.clients[link]
+                read, written = client.moved
+                self.bytes_read += read
+                self.bytes_written += written
+            self._blocks.clients = len(self.clients)
+
+    def count(self) -> tuple[int, int, int, int]:
+        """Count clients, their files, and the bytes that were read and written. Any thread may call this."""
+        with self._counting:
+            clients = list(self.clients.values())
+            moved = [each.moved for each in clients]
+            read, written = self.bytes_read, self.bytes_written
+        read, written = read + sum(each[0] for each in moved), written + sum(each[1] for each in moved)
+        return len(clients), sum(each.files for each in clients), read, written
 
     def end(self) -> None:
         """Give up what all clients have."""
         for link in list(self.clients):
             self.lost(link)
+
+    async def _greet(self, client: Client, request: wire.Hello) -> bytes:
+        asked = 0
+        if request.version == wire.VERSION:
+            # Without a lane the client asks by Move, or is gone.
+            with contextlib.suppress(ZerohopError, NativeError):
+                asked = await client.greet(request.answers)
+        store = self._store
+        return wire.encode(wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only, asked))
 
     async def _answer(self, client: Client, request: wire.Request) -> bytes:
         client.calls += 1
@@ -128,12 +154,14 @@ class StorageService:
         if isinstance(request, wire.Keep):
             await client.keep(request.handle, self._reach)
             return wire.Value()
+        if isinstance(request, wire.Reach):
+            return await client.place(request.handle, self._reach)
         if isinstance(request, wire.Open):
             if self._read_only and request.mode != "r":
                 raise _read_only("open", request.path)
             path = os.fsdecode(request.path)
             opened = await self._blocking(lambda: self._store.open(path, request.mode, direct=request.direct).result())  # type: ignore[arg-type]  # the store checks the mode
-            return wire.Value(client.add_file(opened))
+            return client.add_file(opened)
         if isinstance(request, wire.FolderCall):
             return await self._folder_call(request)
         assert isinstance(request, wire.FileCall)

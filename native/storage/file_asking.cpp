@@ -1,0 +1,330 @@
+#include "storage/file_asking.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace zerohop::storage {
+
+namespace {
+
+constexpr Outcome kCancelled{Status::cancelled, Reason::user};
+constexpr Outcome kServerClosed{Status::peer_lost, Reason::owner_closed};
+
+// Returns how a transfer has ended that the answer tells of; false for nonsense.
+bool ended_by(const Answer& answer, uint64_t nbytes, bool write, Ended& ended) {
+    const Outcome outcome = answer.outcome;
+    if (answer.done > nbytes || outcome.reason > kLastReason || outcome.status > Status::file_error ||
+        outcome.status == Status::pending || outcome.status == Status::would_block ||
+        (outcome.ok() && write && answer.done < nbytes)) {
+        return false;
+    }
+    // The server's Store is meant, which this side's caller does not know.
+    ended = {answer.done, outcome.status == Status::closed ? kServerClosed : outcome,
+             outcome.status == Status::file_error ? answer.error : 0};
+    return true;
+}
+
+} // namespace
+
+ServedNumber::ServedNumber(const std::shared_ptr<FileAsking>& asking, Purpose::What what, uint16_t number)
+    : engine_(asking->engine()), asking_(asking), what_(what), number_(number) {}
+
+ServedNumber::~ServedNumber() {
+    const std::shared_ptr<Engine> engine = engine_.lock(); // which is to outlive the other
+    if (const std::shared_ptr<FileAsking> asking = asking_.lock()) {
+        asking->forget(what_, number_);
+    }
+}
+
+FileAsking::FileAsking(Engine& engine, std::shared_ptr<Endpoint> lane)
+    : engine_(engine), lane_(std::move(lane)), queue_(engine_.open_queue()),
+      answered_(engine_.notifications().of(queue_)) {
+    slots_.resize(kSlots);
+    cancelled_.reserve(kSlots);
+    free_.reserve(kSlots);
+    for (uint32_t i = kSlots; i-- > 0;) {
+        free_.push_back(i);
+    }
+    engine_.take_from(queue_, lane_->peer().id());
+}
+
+FileAsking::~FileAsking() {
+    engine_.close_queue(queue_);
+}
+
+void FileAsking::ask_by(uint16_t queue) {
+    const std::lock_guard lock(lock_);
+    asks_queue_ = queue;
+    send();
+}
+
+bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink) {
+    if (!ends.file->is_of(*this) || !ends.memory->is_of(*this)) {
+        return false;
+    }
+    auto batch = std::make_shared<Batch>();
+    batch->ends = std::move(ends);
+    batch->sink = std::move(sink);
+    batch->ranges.assign(ranges.begin(), ranges.end());
+    const std::lock_guard lock(lock_);
+    if (!usable()) {
+        return false;
+    }
+    batch->epoch = epoch_ + waiters_.size();
+    waiting_.push_back(std::move(batch));
+    under_way_.fetch_add(ranges.size(), std::memory_order_release);
+    send();
+    return true;
+}
+
+// Sends what there is room for. The caller holds the lock.
+void FileAsking::send() {
+    if (asks_queue_ && !is_closed_.load(std::memory_order_relaxed)) {
+        unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory
+        unsent_.store(!(send_forgotten() && send_cancelled() && send_transfers()), std::memory_order_release);
+    }
+}
+
+// These return false if the lane has no room.
+bool FileAsking::send_transfers() {
+    while (!waiting_.empty() && !free_.empty()) {
+        const std::shared_ptr<Batch> batch = waiting_.front();
+        if (!batch->sink->wanted()) {
+            end_rest(*batch, kCancelled);
+            waiting_.pop_front();
+            continue;
+        }
+        std::array<Ask, kAsksOfMessage> asks;
+        const size_t count = std::min({asks.size(), batch->ranges.size() - batch->next, free_.size()});
+        for (size_t i = 0; i < count; ++i) {
+            const Range& range = batch->ranges[batch->next + i];
+            asks[i] = {range.file_offset,           range.memory_offset,       range.nbytes,
+                       free_[free_.size() - 1 - i], batch->ends.file->value(), batch->ends.memory->value()};
+        }
+        const Purpose purpose{Purpose::What::transfer, batch->ends.write, batch->ends.priority};
+        if (!send(purpose, {asks.data(), count})) {
+            return false;
+        }
+        for (size_t i = 0; i < count; ++i) { // answers are taken under the lock, and so after this
+            slots_[free_.back()] = {batch, batch->next++, false};
+            free_.pop_back();
+        }
+        if (batch->next == batch->ranges.size()) {
+            waiting_.pop_front();
+        }
+    }
+    return true;
+}
+
+bool FileAsking::send_cancelled() {
+    while (!cancelled_.empty()) {
+        std::array<Ask, kAsksOfMessage> asks;
+        const size_t count = std::min(asks.size(), cancelled_.size());
+        for (size_t i = 0; i < count; ++i) {
+            asks[i].slot = cancelled_[cancelled_.size() - 1 - i];
+        }
+        if (!send({Purpose::What::cancel}, {asks.data(), count})) {
+            return false;
+        }
+        cancelled_.resize(cancelled_.size() - count);
+    }
+    return true;
+}
+
+bool FileAsking::send_forgotten() {
+    while (true) {
+        Forgotten last{};
+        {
+            const std::lock_guard lock(forgotten_lock_);
+            if (forgotten_.empty()) {
+                forgets_.store(false, std::memory_order_release);
+                return true;
+            }
+            last = forgotten_.back();
+            forgotten_.pop_back();
+        }
+        const Ask ask{.file = last.number, .memory = last.number};
+        if (!send({last.what}, {&ask, 1})) {
+            const std::lock_guard lock(forgotten_lock_);
+            forgotten_.push_back(last);
+            return false;
+        }
+    }
+}
+
+bool FileAsking::send(const Purpose& purpose, std::span<const Ask> asks) {
+    const Message message = message_with<Ask>(asks);
+    Request request;
+    request.kind = Kind::notify;
+    request.notify = notify_of(*asks_queue_, purpose.number());
+    request.message = &message;
+    // A lane that is gone takes everything: who is asked over it is found out by poll().
+    return engine_.try_post(*lane_, request).what != Posted::What::retry;
+}
+
+size_t FileAsking::cancel(const Sink& sink, std::optional<uint64_t> userdata) {
+    const std::lock_guard lock(lock_);
+    size_t found = 0;
+    const auto is_meant = [&](const Batch& batch, size_t range) {
+        return batch.sink.get() == &sink && (!userdata || batch.ranges[range].userdata == *userdata);
+    };
+    for (uint32_t number = 0; number < slots_.size(); ++number) {
+        Slot& slot = slots_[number];
+        if (slot.batch && !slot.is_cancelled && is_meant(*slot.batch, slot.range)) {
+            slot.is_cancelled = true;
+            cancelled_.push_back(number);
+            ++found;
+        }
+    }
+    for (const auto& batch : waiting_) {
+        size_t kept = batch->next;
+        for (size_t i = batch->next; i < batch->ranges.size(); ++i) {
+            if (is_meant(*batch, i)) {
+                end(*batch, i, {0, kCancelled, 0});
+                ++found;
+            } else {
+                batch->ranges[kept++] = batch->ranges[i];
+            }
+        }
+        batch->ranges.resize(kept);
+    }
+    std::erase_if(waiting_, [](const auto& batch) { return batch->next == batch->ranges.size(); });
+    send();
+    return found;
+}
+
+void FileAsking::forget(Purpose::What what, uint16_t number) {
+    if (!is_closed_.load(std::memory_order_acquire)) {
+        {
+            const std::lock_guard lock(forgotten_lock_);
+            forgotten_.push_back({what, number});
+            forgets_.store(true, std::memory_order_release);
+        }
+        engine_.kick(); // for poll(), which sends it
+    }
+}
+
+bool FileAsking::poll() {
+    bool moved = false;
+    while (const std::optional<Notification> note = engine_.pop_notification(queue_, 0, 0, false)) {
+        moved = true;
+        if (!take(*note)) {
+            lane_->fail({Status::protocol, Reason::malformed});
+            break;
+        }
+    }
+    if (const Outcome state = lane_state(); under_way_.load(std::memory_order_acquire) != 0 && !state.ok()) {
+        const std::lock_guard lock(lock_);
+        end_all(state);
+        moved = true;
+    }
+    if (moved || unsent_.load(std::memory_order_acquire) || forgets_.load(std::memory_order_acquire)) {
+        const std::lock_guard lock(lock_);
+        send();
+    }
+    return moved;
+}
+
+Backlog FileAsking::backlog() const {
+    Backlog backlog;
+    backlog.ready = !answered_->empty() || (under_way_.load(std::memory_order_acquire) != 0 && !lane_state().ok()) ||
+                    (forgets_.load(std::memory_order_acquire) && !unsent_.load(std::memory_order_acquire));
+    return backlog;
+}
+
+// Returns false for nonsense.
+bool FileAsking::take(const Notification& note) {
+    std::array<Answer, kAnswersOfMessage> answers;
+    size_t count = 0;
+    if (!entries_of<Answer>(note.message, answers, count)) {
+        return false;
+    }
+    const std::lock_guard lock(lock_);
+    return std::all_of(answers.begin(), answers.begin() + static_cast<ptrdiff_t>(count),
+                       [&](const Answer& answer) { return take(answer); });
+}
+
+bool FileAsking::take(const Answer& answer) {
+    if (answer.slot == kFarewell) {
+        is_closed_.store(true, std::memory_order_release);
+        end_all(kServerClosed);
+        return true;
+    }
+    if (answer.slot >= slots_.size() || !slots_[answer.slot].batch) {
+        return false;
+    }
+    Slot& slot = slots_[answer.slot];
+    const Batch& batch = *slot.batch;
+    const Range& range = batch.ranges[slot.range];
+    Ended ended;
+    if (!ended_by(answer, range.nbytes, batch.ends.write, ended)) {
+        return false;
+    }
+    end(batch, slot.range, ended);
+    if (slot.is_cancelled) {
+        std::erase(cancelled_, answer.slot);
+    }
+    slot = {};
+    free_.push_back(answer.slot);
+    return true;
+}
+
+OpRef FileAsking::under_way_at(int peer) {
+    const std::lock_guard lock(lock_);
+    const size_t left = under_way_.load(std::memory_order_relaxed);
+    if (left == 0 || (peer >= 0 && peer != lane_->peer().id())) {
+        return {};
+    }
+    waiters_.push_back({engine_.operations().create(0), left});
+    return waiters_.back().op;
+}
+
+// The caller holds the lock.
+void FileAsking::end(const Batch& batch, size_t range, const Ended& ended) {
+    batch.sink->ended(batch.ranges[range].userdata, ended);
+    under_way_.fetch_sub(1, std::memory_order_release);
+    // Those that began to wait after it was posted wait for it.
+    for (size_t i = batch.epoch > epoch_ ? batch.epoch - epoch_ : 0; i < waiters_.size(); ++i) {
+        --waiters_[i].left;
+    }
+    while (!waiters_.empty() && waiters_.front().left == 0) {
+        const OpRef op = std::move(waiters_.front().op);
+        waiters_.pop_front();
+        ++epoch_;
+        engine_.finish(op, {});
+    }
+}
+
+// Ends what the server was not asked for.
+void FileAsking::end_rest(Batch& batch, Outcome outcome) {
+    for (; batch.next < batch.ranges.size(); ++batch.next) {
+        end(batch, batch.next, {0, outcome, 0});
+    }
+}
+
+// The caller holds the lock.
+void FileAsking::end_all(Outcome outcome) {
+    for (uint32_t number = 0; number < slots_.size(); ++number) {
+        Slot& slot = slots_[number];
+        if (slot.batch) {
+            end(*slot.batch, slot.range, {0, outcome, 0});
+            slot = {};
+            free_.push_back(number);
+        }
+    }
+    for (const auto& batch : waiting_) {
+        end_rest(*batch, outcome);
+    }
+    waiting_.clear();
+    cancelled_.clear();
+    unsent_.store(false, std::memory_order_release);
+}
+
+void FileAsking::close(Outcome outcome) {
+    const std::lock_guard lock(lock_);
+    end_all(outcome);
+    is_closed_.store(true, std::memory_order_release);
+}
+
+} // namespace zerohop::storage
