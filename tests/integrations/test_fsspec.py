@@ -202,7 +202,7 @@ def test_a_move_is_a_rename(system: Any, tmp_path: Path) -> None:
 
 
 def test_a_target_stays_if_there_is_no_source(system: Any, tmp_path: Path) -> None:
-    for source, kind in (("/no/such/file", FileNotFoundError), (str(tmp_path / "sub"), IsADirectoryError)):
+    for source, kind in (("/no/such/file", FileNotFoundError), (str(tmp_path / "sub"), FileExistsError)):
         with pytest.raises(kind):
             system.put_file(source, "b")
     with pytest.raises(TypeError):

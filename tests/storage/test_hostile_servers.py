@@ -144,6 +144,14 @@ def test_names_that_never_end(liar: Liar, open_context: OpenContext) -> None:
         store.listdir().result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"../x", b"/etc", b"a/b", b"a\0"], ids=repr)
+def test_names_that_lead_elsewhere(liar: Liar, open_context: OpenContext, name: bytes) -> None:
+    """A program that copies a folder to this machine makes paths of them."""
+    liar.answer = wire.Names([b"a", name], more=False)
+    with open_remote(liar.context.url, open_context(Options())) as store, pytest.raises(zh.ProtocolError):
+        store.listdir().result(PATIENCE_S)
+
+
 @pytest.mark.parametrize("greeting", [wire.Opened(1), wire.Welcome(99, "", "", False)], ids=repr)
 def test_of_a_greeting(liar: Liar, open_context: OpenContext, greeting: wire.Answer) -> None:
     liar.greeting = greeting

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from zerohop.storage.remote.memory_numbers import MemoryNumbers
 from zerohop.storage.remote.moves import Moves
 from zerohop.storage.remote.remote_file import RemoteFile
 from zerohop.storage.remote.remote_ring import RemoteRing
-from zerohop.storage.remote.results import encoded, joined, value_of
+from zerohop.storage.remote.results import encoded, joined, names_of, value_of
 from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
@@ -158,7 +157,7 @@ class RemoteStore(Store):
             while True:
                 with self._unless_closed():
                     answer = await self._moves.ask(request, wire.Names, kind, paths[0])
-                found += map(os.fsdecode, answer.names)
+                found += names_of(answer)
                 if not answer.more:
                     return found
                 if not answer.names or answer.names[-1] <= request.after:

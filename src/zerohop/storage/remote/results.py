@@ -24,6 +24,14 @@ def encoded(path: str, kind: str) -> bytes:
     return path_bytes
 
 
+def names_of(answer: wire.Names) -> list[str]:
+    """Return the names of a folder; raise ProtocolError for one that would lead elsewhere as a path."""
+    names = [os.fsdecode(name) for name in answer.names]
+    if any("/" in name or "\0" in name or name in ("", ".", "..") for name in names):
+        raise ProtocolError("malformed: a name from the storage service that is a path")
+    return names
+
+
 def value_of(answer: wire.Value | wire.Stat) -> int | os.stat_result | None:
     """Return the result of a call as a local Store gives it; raise ProtocolError if it is not whole."""
     if isinstance(answer, wire.Value):
