@@ -28,7 +28,6 @@ DTYPES: Final = {
     "F8_E5M2": Dtype(8, "float8_e5m2", "float8_e5m2"),
     "F8_E5M2FNUZ": Dtype(8, "float8_e5m2fnuz", "float8_e5m2fnuz"),
     "F8_E8M0": Dtype(8, "float8_e8m0fnu", "float8_e8m0fnu"),
-    # torch packs two of them into an element, so that the last dimension is half as long.
     "F4": Dtype(4, "float4_e2m1fn_x2"),
     "F6_E2M3": Dtype(6),
     "F6_E3M2": Dtype(6),
@@ -44,6 +43,8 @@ DTYPES: Final = {
     "F64": Dtype(64, "float64", "float64"),
     "C64": Dtype(64, "complex64", "complex64"),
 }
+# torch alone has it, and packs two of them into an element, so that the last dimension is half as long.
+PAIRED: Final = "F4"
 BITS: Final = {name: dtype.bits for name, dtype in DTYPES.items()}
 OF_TORCH: Final = {dtype.torch: name for name, dtype in DTYPES.items() if dtype.torch}
 OF_NUMPY: Final = {dtype.numpy.rstrip("_"): name for name, dtype in DTYPES.items() if dtype.numpy}

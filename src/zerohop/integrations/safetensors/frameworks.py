@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop.errors import Unsupported
-from zerohop.integrations.safetensors.dtypes import DTYPES, OF_NUMPY, OF_TORCH
+from zerohop.integrations.safetensors.dtypes import DTYPES, PAIRED
 from zerohop.integrations.safetensors.plan import PAGE
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
-_PAIRED: Final = "F4"
+# The names that safetensors has for them, too.
+_TORCH: Final = ("torch", "pt", "pytorch")
+_NUMPY: Final = ("numpy", "np")
 # Copies from which one kernel for all takes less time than the GPU's copies one by one: it has to be loaded first.
 _WORTH_A_KERNEL: Final = 64
 
@@ -33,8 +35,8 @@ class Framework(abc.ABC):
     device = "host"
 
     @abc.abstractmethod
-    def check(self, dtype: str) -> None:
-        """Raise Unsupported for a dtype that the library does not have."""
+    def check(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """Raise Unsupported for a tensor that the library has no dtype for."""
 
     @abc.abstractmethod
     def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
@@ -43,6 +45,10 @@ class Framework(abc.ABC):
         On the host it begins ``place`` bytes after the start of a page, if that suits its elements, so that a disk can
         write to its pages; its memory is then up to a page longer than it is.
         """
+
+    def out_of_memory(self, error: BaseException, said: str) -> BaseException | None:
+        """Return the error that says it if ``error`` of ``empty`` means that no memory is left; None otherwise."""
+        return MemoryError(said) if isinstance(error, MemoryError) else None
 
     @abc.abstractmethod
     def flat(self, tensor: Any) -> Any:
@@ -69,9 +75,16 @@ class Framework(abc.ABC):
 class Numpy(Framework):
     """Makes numpy arrays; those of BF16 and F8 have the dtypes of ml_dtypes, if that is installed."""
 
-    def check(self, dtype: str) -> None:
+    def check(self, name: str, dtype: str, shape: Sequence[int]) -> None:
         """Do ``Framework.check``."""
-        self._type(dtype)
+        del shape
+        if self._type(dtype) is None:
+            said, fix = f"numpy has no {dtype}", _without(name)
+            if DTYPES[dtype].torch:
+                fix = f'load it with framework="torch", or {fix}'
+            if DTYPES[dtype].numpy:
+                said, fix = f"numpy has {dtype} with ml_dtypes alone", f"pip install ml_dtypes, or {fix}"
+            raise _no_dtype(name, said, fix)
 
     def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
         """Do ``Framework.empty``."""
@@ -99,15 +112,14 @@ class Numpy(Framework):
 
     @staticmethod
     def _type(dtype: str) -> Any:
+        """Return the dtype; None if there is none."""
         name = DTYPES[dtype].numpy
-        if name and hasattr(np, name):
-            return getattr(np, name)
+        if not name or hasattr(np, name):
+            return getattr(np, name) if name else None
         try:
-            return getattr(importlib.import_module("ml_dtypes"), name or "none")
+            return getattr(importlib.import_module("ml_dtypes"), name)
         except (ImportError, AttributeError):
-            raise Unsupported(
-                f"numpy has no {dtype}", fix='pip install ml_dtypes, or load with framework="torch"', operation="load"
-            ) from None
+            return None
 
 
 class Torch(Framework):
@@ -125,21 +137,21 @@ class Torch(Framework):
         self._on_host = self._place.type == "cpu"
         self.device = "host" if self._on_host else str(self._place)
 
-    def check(self, dtype: str) -> None:
+    def check(self, name: str, dtype: str, shape: Sequence[int]) -> None:
         """Do ``Framework.check``."""
-        self._type(dtype)
+        if self._type(dtype) is None:
+            fix = _without(name)
+            if DTYPES[dtype].torch:
+                fix = f"install a newer torch, or {fix}"
+            raise _no_dtype(name, f"torch {self._torch.__version__} has no {dtype}", fix)
+        if dtype == PAIRED and (not shape or shape[-1] % 2):
+            raise _no_dtype(name, f"torch has F4 in pairs alone, and the shape is {list(shape)}", _without(name))
 
     def empty(self, dtype: str, shape: Sequence[int], place: int | None = None) -> Any:
         """Do ``Framework.empty``."""
         kind = self._type(dtype)
         whole = shape
-        if dtype == _PAIRED:
-            if not shape or shape[-1] % 2:
-                raise Unsupported(
-                    f"torch has F4 in pairs only, and the shape is {list(shape)}",
-                    fix="leave the tensor out with names=",
-                    operation="load",
-                )
+        if dtype == PAIRED:
             shape = (*shape[:-1], shape[-1] // 2)
         if place is None or not self._on_host or place % kind.itemsize:
             return self._torch.empty(tuple(shape), dtype=kind, device=self._place)
@@ -148,6 +160,13 @@ class Torch(Framework):
         # Unlike a slice, this is a tensor that torch takes for no view of another.
         made = self._torch.empty(0, dtype=kind)
         return made.set_(memory.untyped_storage(), skip // kind.itemsize, tuple(shape))
+
+    def out_of_memory(self, error: BaseException, said: str) -> BaseException | None:
+        """Do ``Framework.out_of_memory``."""
+        if isinstance(error, self._torch.cuda.OutOfMemoryError):
+            return self._torch.cuda.OutOfMemoryError(said)  # type: ignore[no-any-return]  # torch's own class
+        # On the host it raises an error of no class of its own.
+        return MemoryError(said) if isinstance(error, RuntimeError) and "allocate memory" in str(error) else None
 
     def flat(self, tensor: Any) -> Any:
         """Do ``Framework.flat``."""
@@ -184,14 +203,8 @@ class Torch(Framework):
             self._torch.cuda.synchronize(self._place)
 
     def _type(self, dtype: str) -> Any:
-        found = getattr(self._torch, DTYPES[dtype].torch or "none", None)
-        if found is None:
-            raise Unsupported(
-                f"torch {self._torch.__version__} has no {dtype}",
-                fix="leave the tensor out with names=, or install a newer torch",
-                operation="load",
-            )
-        return found
+        """Return the dtype; None if there is none."""
+        return getattr(self._torch, DTYPES[dtype].torch or "none", None)
 
 
 def framework_of(name: object, device: Any) -> Framework:
@@ -201,53 +214,28 @@ def framework_of(name: object, device: Any) -> Framework:
         ValueError: there is no such framework, or it has no such device.
         Unsupported: it is not installed, or finds no such GPU.
     """
-    if name == "torch":
+    if not isinstance(name, str) or name not in (*_TORCH, *_NUMPY):
+        raise ValueError(
+            f'framework is "torch" or "numpy", not {shown(name)}; other libraries take numpy arrays, '
+            "such as jax.numpy.asarray(array)"
+        )
+    if isinstance(device, str) and device in (*_TORCH, *_NUMPY):
+        raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}: pass framework={shown(device)}')
+    if name in _TORCH:
         return Torch(device)
-    if name != "numpy":
-        raise ValueError(f'framework is "torch" or "numpy", not {shown(name)}')
     if str(device) not in ("cpu", "host"):
-        raise ValueError(f'numpy arrays are on the host: device is "cpu", not {shown(device)}')
+        raise ValueError(
+            f'numpy arrays are on the host: device is "cpu", not {shown(device)}; for a GPU pass framework="torch"'
+        )
     return Numpy()
 
 
-def described(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
-    """Return the dtype of a tensor as the format names it, its shape there, and its bytes, which alias it.
-
-    Raises:
-        TypeError: it is no array of numpy or torch, or the format has no such dtype.
-        ValueError: it is not contiguous, or its bytes are not its values.
-    """
-    if isinstance(tensor, np.ma.MaskedArray):
-        raise TypeError("a masked array, whose mask would be lost: pass x.data, or x.filled()")
-    if isinstance(tensor, np.ndarray):
-        tensor = np.asarray(tensor)  # a np.matrix stays two-dimensional whatever is done to it
-        dtype = OF_NUMPY.get(tensor.dtype.name) if tensor.dtype.isnative else None
-        contiguous, flat = tensor.flags.c_contiguous, Numpy().flat
-    elif type(tensor).__module__.startswith("torch"):
-        dtype = OF_TORCH.get(str(tensor.dtype).removeprefix("torch."))
-        if str(tensor.layout) != "torch.strided":
-            raise TypeError(f"a tensor of layout {tensor.layout}: pass tensor.to_dense()")
-        if tensor.is_conj() or tensor.is_neg():
-            raise ValueError("torch has put off to negate it: pass tensor.resolve_conj().resolve_neg()")
-        contiguous, flat = tensor.is_contiguous(), Torch(tensor.device).flat
-    else:
-        raise TypeError(f"a tensor is an array of numpy or torch, not {shown(type(tensor).__name__)}")
-    if dtype is None:
-        raise TypeError(f"safetensors has no dtype for {shown(tensor.dtype)}")
-    if not contiguous:
-        raise ValueError("the tensor is not contiguous: pass tensor.contiguous(), or numpy.ascontiguousarray(tensor)")
-    shape = tuple(tensor.shape)
-    if dtype == _PAIRED:
-        if not shape:
-            raise ValueError("a pair of F4 needs a dimension: pass tensor.reshape(1)")
-        shape = (*shape[:-1], shape[-1] * 2)
-    return dtype, shape, flat(tensor)
+def _no_dtype(name: str, said: str, fix: str) -> Unsupported:
+    return Unsupported(f"tensor {shown(name)}: {said}", fix=fix, operation="load")
 
 
-def frameworks_of(tensors: Iterable[Any]) -> list[Framework]:
-    """Return the frameworks of tensors that ``described`` takes, each with one of the devices that these are on."""
-    places = {tensor.device for tensor in tensors if not isinstance(tensor, np.ndarray)}
-    return [Torch(place) for place in places]
+def _without(name: str) -> str:
+    return f"leave the tensor out: names=lambda name: name != {shown(name)}"
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -260,7 +248,8 @@ def _place(torch: Any, device: Any) -> Any:
     try:
         place = torch.device("cpu" if device == "host" else device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}: {error}') from None
+        said = str(error).splitlines()[0]
+        raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}: {said}') from None
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f'device is "cpu" or "cuda:0", not {shown(device)}')
     if place.type == "cuda" and (place.index or 0) >= (count := torch.cuda.device_count()):

@@ -2,8 +2,11 @@
 
 The format (https://huggingface.co/docs/safetensors): 8 bytes little-endian header length, a JSON object that maps names
 to ``{"dtype", "shape", "data_offsets"}``, then the data. This reader checks every promise of the format before it
-returns, and uses nothing of a file that breaks one. Reading a header never allocates more than the header's own size,
-which is at most 100 MB.
+returns, and uses nothing of a file that breaks one.
+
+Objects of Python take more memory than the text that they come from. Both the length of a header, at most 100 MB as in
+safetensors itself, and the number of values in it, at most 2 million, are checked before it is parsed. Reading one
+takes at most 9 times its length, which a text of four bytes a character needs, and 250 bytes for each value.
 """
 
 from __future__ import annotations
@@ -15,12 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zerohop.integrations.safetensors.dtypes import BITS
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_HEADER_BYTES = 100_000_000
 PREFIX_BYTES = 8
+# How zip archives begin, which the length of a header seldom does.
+_ZIP = b"PK\x03\x04"
+# Enough for 200,000 tensors in one file; with it no header takes more than half a gigabyte beside its text.
+MOST_VALUES = 1 << 21
 # numpy and torch take no more.
 _MOST_DIMENSIONS = 64
 
@@ -89,11 +97,12 @@ def header_length(prefix: bytes, size: int, name: str) -> int:
     if len(prefix) < PREFIX_BYTES:
         raise _damaged(name, f"the file has {len(prefix)} bytes; the header's length alone takes {PREFIX_BYTES}")
     length: int = struct.unpack("<Q", prefix)[0]
+    zipped = "; it begins like a zip archive, which torch.load() reads" if prefix.startswith(_ZIP) else ""
     if length > MAX_HEADER_BYTES:
-        raise _damaged(name, f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+        raise _damaged(name, f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are allowed{zipped}")
     if length > size - PREFIX_BYTES:
         left = size - PREFIX_BYTES
-        raise _damaged(name, f"the header claims {length} bytes; the file has {left} after the length")
+        raise _damaged(name, f"the header claims {length} bytes; the file has {left} after the length{zipped}")
     return length
 
 
@@ -109,14 +118,26 @@ def parse_layout(header: bytes, size: int, name: str) -> SafetensorsFile:
         SafetensorsError: it breaks the format.
     """
     try:
+        check_count(header)
         raw = _parse(header)
         metadata = _metadata(raw.pop("__metadata__", {}))
         data_start = PREFIX_BYTES + len(header)
         tensors = sorted((_entry(tensor, facts) for tensor, facts in raw.items()), key=lambda t: (t.offset, t.nbytes))
         _check_cover(tensors, size - data_start)
     except SafetensorsError as error:
-        raise _damaged(name, str(error)) from None
-    return SafetensorsFile(data_start, size - data_start, tuple(tensors), metadata)
+        said = str(error)
+    else:
+        return SafetensorsFile(data_start, size - data_start, tuple(tensors), metadata)
+    # Outside of the handler: the errors that led here hold the whole text.
+    raise _damaged(name, said)
+
+
+def check_count(header: bytes) -> None:
+    """Raise SafetensorsError if a header has more values than are read."""
+    # Each value, also within a string, has one of these before it; the first one has the brace of the object.
+    count = header.count(b",") + header.count(b"[") + header.count(b"{")
+    if count > MOST_VALUES:
+        raise SafetensorsError(f"the header has up to {count} values; at most {MOST_VALUES} are read")
 
 
 def _damaged(name: str, said: str) -> SafetensorsError:
@@ -129,7 +150,9 @@ def _parse(header: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(header.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:  # of UTF-8, of JSON, or a number of too many digits
-        raise SafetensorsError(f"the header is not valid JSON: {error}") from error
+        if isinstance(error, SafetensorsError):
+            raise
+        raise SafetensorsError(f"the header is not valid JSON: {error}") from None
     assert isinstance(raw, dict)  # the header is valid JSON and starts with '{'
     return raw
 
@@ -147,30 +170,34 @@ def _metadata(value: object) -> dict[str, str]:
     return value
 
 
-def _naturals(value: object, what: str) -> tuple[int, ...]:
+def _naturals(tensor: str, what: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(number) is int and 0 <= number < 1 << 63 for number in value):
-        raise SafetensorsError(f"{what} is not a list of integers of at least 0")
+        raise SafetensorsError(f"{what} of tensor {shown(tensor)} is not a list of integers of at least 0")
     return tuple(value)
 
 
 def _entry(name: str, facts: object) -> TensorEntry:
     if not isinstance(facts, dict) or facts.keys() != {"dtype", "shape", "data_offsets"}:
-        raise SafetensorsError(f"tensor {name!r} needs dtype, shape and data_offsets, and nothing else")
+        raise SafetensorsError(f"tensor {shown(name)} needs dtype, shape and data_offsets, and nothing else")
     bits = BITS.get(facts["dtype"]) if isinstance(facts["dtype"], str) else None
     if bits is None:
-        raise SafetensorsError(f"tensor {name!r} has an unknown dtype {facts['dtype']!r}")
-    shape = _naturals(facts["shape"], f"the shape of tensor {name!r}")
-    offsets = _naturals(facts["data_offsets"], f"data_offsets of tensor {name!r}")
+        raise SafetensorsError(f"tensor {shown(name)} has an unknown dtype {shown(facts['dtype'])}")
+    shape = _naturals(name, "the shape", facts["shape"])
+    offsets = _naturals(name, "data_offsets", facts["data_offsets"])
     if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise SafetensorsError(f"data_offsets of tensor {name!r} are not [begin, end]")
+        raise SafetensorsError(f"data_offsets of tensor {shown(name)} are not [begin, end]")
     if len(shape) > _MOST_DIMENSIONS:
-        raise SafetensorsError(f"tensor {name!r} has {len(shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed")
+        raise SafetensorsError(
+            f"tensor {shown(name)} has {len(shape)} dimensions; at most {_MOST_DIMENSIONS} are allowed"
+        )
     nbytes = offsets[1] - offsets[0]
     if math.prod(shape) * bits != nbytes * 8:
-        raise SafetensorsError(f"tensor {name!r}: {facts['dtype']} of shape {list(shape)} does not take {nbytes} bytes")
+        raise SafetensorsError(
+            f"tensor {shown(name)}: {facts['dtype']} of shape {shown(list(shape))} does not take {nbytes} bytes"
+        )
     if math.prod(max(length, 1) for length in shape) * bits >= 1 << 66:
         # Libraries count in 64 bits also where one dimension of 0 makes the tensor empty.
-        raise SafetensorsError(f"the shape of tensor {name!r} is too large: {list(shape)}")
+        raise SafetensorsError(f"the shape of tensor {shown(name)} is too large: {shown(list(shape))}")
     return TensorEntry(name, facts["dtype"], shape, offsets[0], nbytes)
 
 
@@ -178,7 +205,9 @@ def _check_cover(tensors: list[TensorEntry], data_nbytes: int) -> None:
     end = 0
     for tensor in tensors:
         if tensor.offset != end:
-            raise SafetensorsError(f"tensor {tensor.name!r} starts at {tensor.offset}; the one before ends at {end}")
+            raise SafetensorsError(
+                f"tensor {shown(tensor.name)} starts at {tensor.offset}; the one before ends at {end}"
+            )
         end += tensor.nbytes
     if end != data_nbytes:
         raise SafetensorsError(f"the tensors take {end} bytes of data; the file has {data_nbytes}")

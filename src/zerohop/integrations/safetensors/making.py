@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zerohop.integrations.safetensors.plan import PAGE, Wanted, goes_straight
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from zerohop.integrations.safetensors.frameworks import Framework
@@ -42,7 +43,7 @@ class Tensors:
         numbers = self._of_file.pop(file, [])
         for number in numbers:
             entry, wanted = self._chosen[number]
-            tensor = self.framework.empty(entry.dtype, wanted.part.shape, self._place(wanted))
+            tensor = self._empty(entry, wanted)
             self.made[number], self.flat[number] = tensor, self.framework.flat(tensor)
         if numbers:
             self.framework.begin()
@@ -52,6 +53,20 @@ class Tensors:
         """Make those of files that have no bytes for them."""
         for file in list(self._of_file):
             self.make(file)
+
+    def _empty(self, entry: TensorEntry, wanted: Wanted) -> Any:
+        """Make one; raise the error of a lack of memory with its name and bytes."""
+        try:
+            return self.framework.empty(entry.dtype, wanted.part.shape, self._place(wanted))
+        except (MemoryError, RuntimeError) as error:
+            said = (
+                f"no memory is left on {self.framework.device} for tensor {shown(entry.name)}, "
+                f"which takes {wanted.nbytes} bytes: load fewer with names=, or parts of them with slices="
+            )
+            told = self.framework.out_of_memory(error, said)
+            if told is None:
+                raise
+            raise told from error
 
     def _place(self, wanted: Wanted) -> int | None:
         """Return where in a page a tensor is to begin so that whole pages of its file are whole pages of memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop.config.checks import check_int
-from zerohop.errors import ZerohopError
+from zerohop.errors import StorageError, ZerohopError
+from zerohop.integrations.safetensors.arguments import check_metadata, check_numbers, check_tensors
+from zerohop.integrations.safetensors.describing import described, frameworks_of
 from zerohop.integrations.safetensors.dtypes import BITS
-from zerohop.integrations.safetensors.frameworks import described, frameworks_of
-from zerohop.integrations.safetensors.layout import MAX_HEADER_BYTES, PREFIX_BYTES
+from zerohop.integrations.safetensors.layout import MAX_HEADER_BYTES, PREFIX_BYTES, SafetensorsError, check_count
 from zerohop.integrations.safetensors.progress import shown_progress
-from zerohop.integrations.safetensors.sources import store_of
+from zerohop.integrations.safetensors.sources import ended, store_of
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop import Memory, Operation
-    from zerohop.integrations.safetensors.sources import Where
+    from zerohop.integrations.safetensors.arguments import Where
     from zerohop.storage import File, Store
 
     # Offset in the file, and bytes: of a tensor, or gathered from small ones.
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1 << 20
 _BUDGET: Final = 64 * _MIB
-_MOST_BUDGET: Final = 1 << 40
 _SLOTS: Final = 4
 _PIECE: Final = 16 * _MIB
 # Smaller tensors are gathered in host memory and written together.
@@ -58,8 +58,9 @@ def save(
     """Save tensors as one safetensors file. Done means that it outlives a crash of the machine.
 
     It is written under a temporary name in the same folder, flushed, and renamed: ``path`` is never half a file, and
-    what was there stays until the new file is whole. After an error nothing is left of it. In a Store, the rename
-    itself is flushed only as its file system does so by itself.
+    what was there stays until the new file is whole. After an error nothing is left of it, unless a
+    server no longer answers. Where ``path`` is a link, the file that it leads to is replaced, and the link stays. In a
+    Store, the link is replaced, and the rename itself is flushed only as its file system does so by itself.
 
     Args:
         tensors: arrays of numpy or torch, on the host or on a GPU, by name. They must be contiguous.
@@ -68,7 +69,8 @@ def save(
         metadata: texts that go into the header.
         budget: bytes of memory that small tensors are gathered in, and those of a GPU pass through; at least 1 MiB.
         progress: whether to show a bar with the rate on the standard error; None: if that is a terminal.
-        timeout: seconds for each write of at most 16 MiB; None: the Store's.
+        timeout: seconds for each write of at most 16 MiB, and for each other answer of a server, such as that all is
+            flushed; None: the Store's. Files of this machine are opened, flushed and renamed within no time limit.
 
     Raises:
         ValueError, TypeError: an argument makes no sense, or a tensor is not contiguous or of a dtype that the format
@@ -76,35 +78,35 @@ def save(
         StorageError: the file cannot be written.
         PeerLost, DeadlineExceeded, LimitReached, RegistrationFailed, Closed: as for ``File.write_from``.
     """
-    check_int("budget", budget, _MIB, _MOST_BUDGET)
-    target = os.fspath(path)
+    check_numbers(budget, progress, timeout)
+    target = check_tensors(tensors, path)
+    check_metadata(metadata)
+    within = store is not None
+    if not within:
+        target = _followed(target)
     header, pieces, size = _described(tensors, metadata or {})
     # Tensors of a GPU are read by no stream of torch's: kernels that still write to them have to end before.
     for framework in frameworks_of(tensors.values()):
         framework.finish()
     with (
-        store_of(store, budget, [target]) as writes_by,
+        store_of(store, budget, [target], timeout) as writes_by,
         shown_progress("saving", size, progress) as done,
-        _temporary(writes_by, target, within=store is not None) as file,
+        _temporary(writes_by, target, timeout, within=within) as file,
     ):
         _write(file, [(0, header), *pieces], budget // _SLOTS, timeout, done)
-        file.fsync().result()
+        ended(file.fsync(), timeout)
 
 
 def _described(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[Any, list[Piece], int]:
     """Return the header, the bytes of the tensors with their offsets, and the size of the file."""
-    if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-        raise TypeError("metadata has texts alone: names and values are strings")
     facts = []
     for name, tensor in tensors.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a tensor's name is a string, not {shown(name)}")
         if name == "__metadata__":
             raise ValueError("no tensor can be named __metadata__, which the format has for something else")
         try:
             facts.append((name, *described(tensor)))
         except (TypeError, ValueError) as error:
-            raise type(error)(f"tensor {name!r}: {error}") from None
+            raise type(error)(f"tensor {shown(name)}: {error}") from None
     # Wide elements first: then each tensor begins at a multiple of its element.
     facts.sort(key=lambda each: (-BITS[each[1]], each[0]))
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -120,6 +122,10 @@ def _described(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple
         raise ValueError(
             f"the header takes {len(text)} bytes; the format allows {MAX_HEADER_BYTES}: save less at a time"
         )
+    try:
+        check_count(text)
+    except SafetensorsError as error:
+        raise ValueError(f"{error}, also by load: save fewer tensors at a time") from None
     start = PREFIX_BYTES + len(text)
     header = np.frombuffer(struct.pack("<Q", len(text)) + text, np.uint8)
     return header, [(start + at, flat) for at, flat in pieces], start + at
@@ -178,28 +184,54 @@ def _gathered(pieces: list[Piece], slot: int) -> Iterator[Piece]:
 
 
 @contextlib.contextmanager
-def _temporary(store: Store, target: str, *, within: bool) -> Iterator[File]:
+def _temporary(store: Store, target: str, timeout: float | None, *, within: bool) -> Iterator[File]:
     """Lend a new file in the folder of ``target``, which gets that name at the end, or is removed after an error."""
     folder, name = os.path.split(target)
     if name in ("", ".", ".."):
         raise ValueError(f"path names a folder, and not a file: {shown(target)}")
+    if _is_folder(store, target, timeout, within=within):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     path = target.removesuffix(name) + f".{secrets.token_hex(16)}.tmp"
-    file = store.open(path, "x").result() if within else _made(store, path, target)
     try:
-        with file:
+        with store.open(path, "x").result(timeout) if within else _made(store, path, target) as file:
             yield file
         if within:
-            store.rename(path, target).result()
+            ended(store.rename(path, target), timeout)
         else:
             Path(path).replace(target)
             _flush_folder(folder or ".")
     except BaseException:
         with contextlib.suppress(ZerohopError, OSError):
             if within:
-                store.unlink(path).result()
+                ended(store.unlink(path), timeout)
             else:
                 Path(path).unlink(missing_ok=True)
         raise
+
+
+def _is_folder(store: Store, target: str, timeout: float | None, *, within: bool) -> bool:
+    if not within:
+        folder = os.path.split(target)[0]
+        if folder and not Path(folder).is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder, make it first", folder)
+        return Path(target).is_dir()
+    try:
+        return stat.S_ISDIR(ended(store.stat(target), timeout).st_mode)
+    except StorageError as error:
+        # Nothing is there, or a link that leads nowhere.
+        if error.errno not in (errno.ENOENT, errno.EXDEV, errno.ELOOP):
+            raise
+        return False
+
+
+def _followed(target: str) -> str:
+    """Return the path that a link leads to, or the path itself; raise OSError for a link that leads to itself."""
+    if not Path(target).is_symlink():
+        return target
+    found = os.path.realpath(target)
+    if Path(found).is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), target)
+    return found
 
 
 def _made(store: Store, path: str, target: str) -> File:

@@ -44,12 +44,16 @@ def part_of(entry: TensorEntry, slices: Sequence[slice] | slice) -> Part:
         TypeError: they are no slices.
         ValueError: there are more of them than dimensions, one has a step, or an element does not begin at a byte.
     """
-    given = (slices,) if isinstance(slices, slice) else tuple(slices)
+    name = shown(entry.name)
+    given = tuple(slices) if isinstance(slices, (tuple, list)) else (slices,)
     if not all(isinstance(each, slice) for each in given):
-        raise TypeError(f"slices of tensor {entry.name!r} are slices, one a dimension, not {shown(slices)}")
+        raise TypeError(
+            f"slices of tensor {name} are slices, one a dimension, such as (slice(0, 8), slice(None)), "
+            f"not {shown(slices)}"
+        )
     if len(given) > len(entry.shape):
-        raise ValueError(f"tensor {entry.name!r} has {len(entry.shape)} dimensions, and {len(given)} slices")
-    bounds = [_bounds(entry.name, each, length) for each, length in zip(given, entry.shape, strict=False)]
+        raise ValueError(f"tensor {name} has {len(entry.shape)} dimensions, and {len(given)} slices")
+    bounds = [_bounds(name, each, length) for each, length in zip(given, entry.shape, strict=False)]
     bounds += [(0, length) for length in entry.shape[len(given) :]]
     shape = tuple(stop - start for start, stop in bounds)
     if not math.prod(shape):
@@ -60,21 +64,37 @@ def part_of(entry: TensorEntry, slices: Sequence[slice] | slice) -> Part:
     if cut < 0:
         return whole(entry)
     strides = [math.prod(entry.shape[at + 1 :]) * bits for at in range(len(bounds))]
-    starts = np.array([bounds[cut][0] * strides[cut]], np.int64)
-    for at in reversed(range(cut)):
-        first, stop = bounds[at]
-        starts = (np.arange(first, stop, dtype=np.int64)[:, None] * strides[at] + starts).reshape(-1)
+    starts = _starts(name, bounds[: cut + 1], strides)
     run = shape[cut] * strides[cut]
     if run % 8 or (starts % 8).any():
-        raise ValueError(f"slices of tensor {entry.name!r} cut through a byte: {entry.dtype} has {bits} bits")
+        raise ValueError(
+            f"slices of tensor {name} cut through a byte: {entry.dtype} has {bits} bits, so begin and end at multiples "
+            f"of {8 // math.gcd(bits, 8)}"
+        )
     return Part(shape, starts // 8, run // 8)
+
+
+def _starts(name: str, bounds: list[tuple[int, int]], strides: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return where the runs begin, in bits; raise MemoryError if they are too many."""
+    starts = np.array([bounds[-1][0] * strides[len(bounds) - 1]], np.int64)
+    try:
+        for at in reversed(range(len(bounds) - 1)):
+            first, stop = bounds[at]
+            starts = (np.arange(first, stop, dtype=np.int64)[:, None] * strides[at] + starts).reshape(-1)
+    except MemoryError:
+        count = math.prod(stop - first for first, stop in bounds[:-1])
+        raise MemoryError(
+            f"no memory is left for the places of {count} pieces, which slices of tensor {name} cut it into: "
+            "load it whole, or cut its first dimensions"
+        ) from None
+    return starts
 
 
 def _bounds(name: str, chosen: slice, length: int) -> tuple[int, int]:
     try:
         start, stop, step = chosen.indices(length)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"slices of tensor {name!r}: {error}") from None
+        raise type(error)(f"slices of tensor {name}: {error}") from None
     if step != 1:
-        raise ValueError(f"slices of tensor {name!r} have a step; load without it, and take every n-th yourself")
+        raise ValueError(f"slices of tensor {name} have a step; load without it, and take every n-th yourself")
     return start, max(start, stop)
