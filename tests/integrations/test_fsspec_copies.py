@@ -78,6 +78,9 @@ def test_folders_that_are_not_there_yet(system: Any, tmp_path: Path) -> None:
             file.write(b"x")
     system.put(str(source.parent), "8/9", recursive=True)
     assert len(system.find("", maxdepth=None)) == 2 + 7
+    system.mv("1/2/x", "10/11/")
+    system.mv("10/11/x", "1/2")
+    assert system.cat("1/2/x") == b"x"
     system.get_file("1/2/x", str(tmp_path / "here" / "n" / "x"))
     assert (tmp_path / "here" / "n" / "x").read_bytes() == b"x"
     for call, name in ((system.put_file, "/no/such"), (system.cp_file, "no")):
@@ -93,6 +96,8 @@ def test_folders_are_made_only_on_request(system: Any) -> None:
     for call in (lambda: strict.pipe("n/x", b"x"), lambda: strict.open("n/x", "wb"), lambda: strict.touch("n/x")):
         with pytest.raises(FileNotFoundError, match=r"check the path.*\): 'n/x'$"):
             call()
+    with pytest.raises(FileNotFoundError):
+        strict.mv("b", "n/b")
     assert not system.exists("n")
     wrong: Any = "no"
     with pytest.raises(TypeError, match="auto_mkdir must be True or False"):

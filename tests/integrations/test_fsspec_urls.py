@@ -101,6 +101,15 @@ def test_a_url_of_a_file_on_this_machine(tmp_path: Path) -> None:
     system.close()
 
 
+def test_options_that_nothing_takes(tmp_path: Path) -> None:
+    """A secret that is left aside in silence would be asked for later."""
+    with (
+        storage.Server(tmp_path, secret="a secret of thirty-two characters") as server,
+        pytest.raises(TypeError, match=r"no option 'secret': .*store_options=\{\"secret\": \.\.\.\}"),
+    ):
+        fsspec.open(f"{server.url}/a", secret="a secret of thirty-two characters")
+
+
 def test_urls_of_one_server() -> None:
     from zerohop.integrations import fsspec_urls as urls
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from zerohop import Unsupported
-from zerohop.integrations.safetensors import SafetensorsError, load, save
+from support.stores import opened
+from zerohop import StorageError, Unsupported
+from zerohop.integrations.safetensors import SafetensorsError, load, read_layout, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +193,19 @@ def test_a_folder_has_the_name(path: str, store: str | None) -> None:
 def test_metadata(path: str, metadata: Any, kind: type[Exception], complaint: str) -> None:
     with pytest.raises(kind, match=complaint):
         save(TENSOR, path, metadata=metadata)
+
+
+@pytest.mark.parametrize("how", ["auto", "served"])
+def test_a_folder_of_a_store_that_is_not_there(tmp_path: Path, how: str) -> None:
+    with opened(tmp_path, how) as store, pytest.raises(StorageError, match="No such file or directory: 'no/such'"):
+        save(TENSOR, "no/such/m", store)
+
+
+def test_a_layout_is_read_of_a_path_of_any_kind(path: str, tmp_path: Path) -> None:
+    assert read_layout(path) == read_layout(tmp_path / path)
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="a path is a string or a Path, not 5"):
+        read_layout(wrong)
 
 
 def test_metadata_in_the_place_of_the_store(path: str) -> None:

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from zerohop.storage import Store
 
 _BLOCK: Final = 5 << 20
+# Those of fsspec; it takes any others, too, and leaves them aside in silence.
+_OPTIONS: Final = (
+    "asynchronous",
+    "loop",
+    "batch_size",
+    "use_listings_cache",
+    "listings_expiry_time",
+    "max_paths",
+)
 
 
 class StoreFileSystem(StoreCopies):
@@ -54,13 +63,19 @@ class StoreFileSystem(StoreCopies):
             store_options: further arguments of ``open_store``, such as ``{"secret": ...}``.
             auto_mkdir: whether folders are made that the path of a file names that is written, and that are not there.
                 What is copied, within the Store or into it, has them made in any case.
-            options: those of AsyncFileSystem.
+            options: those of AsyncFileSystem, ``asynchronous``, ``loop`` and ``batch_size``.
 
         Raises:
             ValueError, TypeError: an argument makes no sense.
             StorageError, PeerLost, ...: as for ``open_store``.
         """
         check_flag("auto_mkdir", auto_mkdir)
+        for name in options:
+            if name not in _OPTIONS:
+                raise TypeError(
+                    f"StoreFileSystem has no option {name!r}: what open_store takes goes into "
+                    f'store_options={{"{name}": ...}}'
+                )
         super().__init__(**options)
         if store is None and not where:
             raise ValueError(f'name the folder or the server: StoreFileSystem("/data"), or {urls.SCHEME}HOST:PORT/path')

@@ -44,11 +44,23 @@ class StoreCopies(StoreNames):
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if not target or path2.endswith("/") or await self._isdir(target):
             target = f"{target}/{source.rpartition('/')[2]}".lstrip("/")
-        await self.store.rename(source, target)
+        await self._move(source, target)
 
     @python_errors
     async def _mv_file(self, path1: str, path2: str, **_: Any) -> None:
-        await self.store.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        await self._move(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    async def _move(self, source: str, target: str) -> None:
+        """Rename a file or a folder; make the folders above the target if they are not there."""
+        try:
+            await self.store.rename(source, target)
+        except StorageError as error:
+            if error.errno != errno.ENOENT or not self.auto_mkdir or not await self._exists(source):
+                raise
+        else:
+            return
+        await self._make_parents(target)
+        await self.store.rename(source, target)
 
     async def _copy(
         self,

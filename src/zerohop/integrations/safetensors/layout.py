@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from zerohop.integrations.safetensors.dtypes import BITS
 from zerohop.shown import shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_HEADER_BYTES = 100_000_000
 PREFIX_BYTES = 8
@@ -70,17 +69,21 @@ class SafetensorsError(ValueError):
     """Raised if a file is not valid safetensors; the message says what is wrong."""
 
 
-def read_layout(path: Path) -> SafetensorsFile:
-    """Read and check the header of `path`.
+def read_layout(path: str | os.PathLike[str]) -> SafetensorsFile:
+    """Read and check the header of the file ``path`` of this machine.
 
     Raises:
+        TypeError: it is no path.
         SafetensorsError: the file breaks the format.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"a path is a string or a Path, not {shown(path)}")
+    name = os.fspath(path)
+    with Path(name).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         prefix = file.read(PREFIX_BYTES)
-        return parse_layout(file.read(header_length(prefix, size, str(path))), size, str(path))
+        return parse_layout(file.read(header_length(prefix, size, name)), size, name)
 
 
 def header_length(prefix: bytes, size: int, name: str) -> int:

@@ -221,7 +221,10 @@ def _is_folder(store: Store, target: str, timeout: float | None, *, within: bool
         # Nothing is there, or a link that leads nowhere.
         if error.errno not in (errno.ENOENT, errno.EXDEV, errno.ELOOP):
             raise
-        return False
+    folder = os.path.split(target)[0]
+    if folder:
+        ended(store.stat(folder), timeout)  # its error names the folder that is not there
+    return False
 
 
 def _followed(target: str) -> str:
