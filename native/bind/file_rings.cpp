@@ -79,7 +79,6 @@ bool refuse(PyRing& self, uint64_t userdata, int error) {
 std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata, size_t first) {
     const Held held = self.is_served ? Held{self.home.hold_engine(), nullptr} : self.home.hold();
     const std::shared_ptr<FileAsking> asking = self.asking.lock();
-    constexpr Outcome kCancelled{Status::cancelled, Reason::user};
     size_t ended = 0;
     size_t ended_first = 0;
     size_t place = 0;
@@ -91,7 +90,7 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
             if (meant) {
                 [[maybe_unused]] const bool room = self.ring->reserve(1);
                 assert(room);
-                self.ring->ended(range.userdata, {0, kCancelled, 0});
+                self.ring->ended(range.userdata, {0, storage::kCancelled, 0});
             }
             ended_first += meant && place < first ? 1 : 0;
             ++place;
@@ -106,7 +105,7 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
     });
     self.prepared_count -= ended;
     const Released release;
-    ended += held.queue ? held.queue->cancel(*self.ring, userdata, kCancelled) : 0;
+    ended += held.queue ? held.queue->cancel(*self.ring, userdata, storage::kCancelled) : 0;
     ended += asking ? asking->cancel(*self.ring, userdata) : 0;
     return {ended, ended_first};
 }

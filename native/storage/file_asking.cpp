@@ -8,7 +8,6 @@ namespace zerohop::storage {
 
 namespace {
 
-constexpr Outcome kCancelled{Status::cancelled, Reason::user};
 constexpr Outcome kServerClosed{Status::peer_lost, Reason::owner_closed};
 
 // Returns how a transfer has ended that the answer tells of; false for nonsense.
@@ -76,91 +75,6 @@ bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::share
     under_way_.fetch_add(ranges.size(), std::memory_order_release);
     send();
     return true;
-}
-
-// Sends what there is room for. The caller holds the lock.
-void FileAsking::send() {
-    if (asks_queue_ && !is_closed_.load(std::memory_order_relaxed)) {
-        unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory
-        unsent_.store(!(send_forgotten() && send_cancelled() && send_transfers()), std::memory_order_release);
-    }
-}
-
-// These return false if the lane has no room.
-bool FileAsking::send_transfers() {
-    while (!waiting_.empty() && !free_.empty()) {
-        const std::shared_ptr<Batch> batch = waiting_.front();
-        if (!batch->sink->wanted()) {
-            end_rest(*batch, kCancelled);
-            waiting_.pop_front();
-            continue;
-        }
-        std::array<Ask, kAsksOfMessage> asks;
-        const size_t count = std::min({asks.size(), batch->ranges.size() - batch->next, free_.size()});
-        for (size_t i = 0; i < count; ++i) {
-            const Range& range = batch->ranges[batch->next + i];
-            asks[i] = {range.file_offset,           range.memory_offset,       range.nbytes,
-                       free_[free_.size() - 1 - i], batch->ends.file->value(), batch->ends.memory->value()};
-        }
-        const Purpose purpose{Purpose::What::transfer, batch->ends.write, batch->ends.priority};
-        if (!send(purpose, {asks.data(), count})) {
-            return false;
-        }
-        for (size_t i = 0; i < count; ++i) { // answers are taken under the lock, and so after this
-            slots_[free_.back()] = {batch, batch->next++, false};
-            free_.pop_back();
-        }
-        if (batch->next == batch->ranges.size()) {
-            waiting_.pop_front();
-        }
-    }
-    return true;
-}
-
-bool FileAsking::send_cancelled() {
-    while (!cancelled_.empty()) {
-        std::array<Ask, kAsksOfMessage> asks;
-        const size_t count = std::min(asks.size(), cancelled_.size());
-        for (size_t i = 0; i < count; ++i) {
-            asks[i].slot = cancelled_[cancelled_.size() - 1 - i];
-        }
-        if (!send({Purpose::What::cancel}, {asks.data(), count})) {
-            return false;
-        }
-        cancelled_.resize(cancelled_.size() - count);
-    }
-    return true;
-}
-
-bool FileAsking::send_forgotten() {
-    while (true) {
-        Forgotten last{};
-        {
-            const std::lock_guard lock(forgotten_lock_);
-            if (forgotten_.empty()) {
-                forgets_.store(false, std::memory_order_release);
-                return true;
-            }
-            last = forgotten_.back();
-            forgotten_.pop_back();
-        }
-        const Ask ask{.file = last.number, .memory = last.number};
-        if (!send({last.what}, {&ask, 1})) {
-            const std::lock_guard lock(forgotten_lock_);
-            forgotten_.push_back(last);
-            return false;
-        }
-    }
-}
-
-bool FileAsking::send(const Purpose& purpose, std::span<const Ask> asks) {
-    const Message message = message_with<Ask>(asks);
-    Request request;
-    request.kind = Kind::notify;
-    request.notify = notify_of(*asks_queue_, purpose.number());
-    request.message = &message;
-    // A lane that is gone takes everything: who is asked over it is found out by poll().
-    return engine_.try_post(*lane_, request).what != Posted::What::retry;
 }
 
 size_t FileAsking::cancel(const Sink& sink, std::optional<uint64_t> userdata) {

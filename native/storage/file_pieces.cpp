@@ -89,7 +89,7 @@ void FileQueue::take_result(const Result& result) {
         if (!closed_ && batch.sink->wanted()) {
             return add_job(result.number);
         }
-        return fail_piece(result.number, closed_.value_or(Outcome{Status::cancelled, Reason::user}), 0);
+        return fail_piece(result.number, closed_.value_or(kCancelled), 0);
     }
     if (result.refused) {
         return fail_piece(result.number, {Status::unsupported, Reason::not_allowed}, 0);

@@ -196,7 +196,7 @@ bool FileQueue::issue_first(std::deque<std::shared_ptr<Batch>>& waiting) {
     const std::shared_ptr<Batch> batch = waiting.front();
     Transfer& transfer = batch->transfers[batch->next];
     if (transfer.issued < transfer.limit && !batch->sink->wanted()) {
-        fail(transfer, {Status::cancelled, Reason::user}, 0);
+        fail(transfer, kCancelled, 0);
     }
     if (transfer.issued < transfer.limit && !begin_piece(batch, transfer, batch->next)) {
         return false;

@@ -21,7 +21,6 @@ constexpr Outcome kUnknown{Status::access_denied, Reason::unknown_share};
 constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
 constexpr Outcome kRights{Status::access_denied, Reason::rights};
 constexpr Outcome kNoMemory{Status::no_memory, Reason::out_of_memory};
-constexpr Outcome kCancelled{Status::cancelled, Reason::user};
 
 template <class Entry, class Free>
 std::optional<uint16_t> put(std::vector<Entry>& table, size_t most, Entry entry, const Free& is_free) {

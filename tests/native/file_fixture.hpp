@@ -74,7 +74,10 @@ public:
         why = "played";
         return fixes;
     }
-    void unfix(int buffer) override { unfixed.push_back(buffer); }
+    void unfix(int buffer) override {
+        const std::lock_guard lock(mutex_);
+        unfixed_.push_back(buffer);
+    }
     int fd() const override { return event_.get(); }
     bool ready() const override {
         const std::lock_guard lock(mutex_);
@@ -84,7 +87,10 @@ public:
 
     // For the test.
     int fixes = -1; // the number of the next buffer
-    std::vector<int> unfixed;
+    std::vector<int> unfixed() const {
+        const std::lock_guard lock(mutex_);
+        return unfixed_;
+    }
     std::vector<Job> added() const {
         const std::lock_guard lock(mutex_);
         return added_;
@@ -100,6 +106,7 @@ public:
 private:
     mutable std::mutex mutex_;
     std::vector<Job> added_;
+    std::vector<int> unfixed_;
     std::deque<Result> ended_;
     Descriptor event_ = Descriptor::event();
 };

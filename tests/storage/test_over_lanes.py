@@ -1,8 +1,9 @@
-"""Rings whose transfers a server of this host is asked for over the lane: the server reaches the memory, and knows it
-and the file by numbers."""
+"""Transfers that a server of this host is asked for over the lane: it reaches the memory, and knows it and the file by
+numbers."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from concurrent.futures import CancelledError
 from multiprocessing.shared_memory import SharedMemory
@@ -112,7 +113,7 @@ def test_memories_that_share_a_registration(
     store: RemoteStore, tmp_path: Path, moved_by_messages: list[wire.Move]
 ) -> None:
     (tmp_path / "data").write_bytes(pattern(1, 4 * PAGE).tobytes())
-    block = SharedMemory(create=True, size=4 * PAGE)
+    block = SharedMemory(create=True, size=4 * PAGE)  # which the server maps
     assert block.buf is not None
     whole = np.frombuffer(block.buf, np.uint8)
     first, second = store.context.register([whole[:PAGE], whole[PAGE : 3 * PAGE]])
@@ -129,9 +130,17 @@ def test_memories_that_share_a_registration(
     assert not moved_by_messages
     first.close()
     second.close()
-    del whole
-    block.close()
+    del whole, first, second
     block.unlink()
+
+    def is_closed() -> bool:
+        gc.collect()
+        with contextlib.suppress(BufferError):  # the registration goes when the server has given it back
+            block.close()
+            return True
+        return False
+
+    eventually(is_closed, "the memory stays registered")
 
 
 def test_the_end_of_a_file_and_other_results(store: RemoteStore, tmp_path: Path) -> None:
@@ -353,3 +362,75 @@ def test_a_server_that_talks_nonsense(store: RemoteStore, server: storage.Server
         assert any(each.error for each in done)
         with pytest.raises(zh.PeerLost):
             store.listdir().result(PATIENCE_S)
+
+
+def test_operations(store: RemoteStore, tmp_path: Path, moved_by_messages: list[wire.Move]) -> None:
+    """One range that is cut, many, what is short and what is too long; both ways."""
+    there = pattern(6, 70 * MIB + 5)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    memory = known(store, store.context.alloc(80 * MIB))
+    shown = memory.numpy()
+    moved_by_messages.clear()
+    with store.open("data").result() as file, store.open("copy", "w").result() as copy:
+        reading = file.read_into(memory[3 : 3 + there.size])
+        assert reading.result(PATIENCE_S) == there.size
+        assert (shown[3 : 3 + there.size] == there).all()
+        assert str(reading.explain()).startswith("server (mapped) file→host direct, 70.0 MiB in ")
+        assert file.read_into(memory, 70 * MIB, short=True).result(PATIENCE_S) == 5
+        with pytest.raises(zh.EndOfFile) as ended:
+            file.read_into(memory, 70 * MIB).result(PATIENCE_S)
+        assert ended.value.bytes_done == 5
+        assert file.read_into(memory[:0]).result(PATIENCE_S) == 0
+        count = 10_000
+        at, offsets = np.arange(count) * 7, np.random.default_rng(1).integers(0, there.size - 7, count)
+        assert file.read_many(memory, offsets, at, np.full(count, 7)).result(PATIENCE_S) == 7 * count
+        assert (shown[: 7 * count].reshape(count, 7) == there[offsets[:, None] + np.arange(7)]).all()
+        assert copy.write_from(memory[1 : 1 + 66 * MIB], 11).result(PATIENCE_S) == 66 * MIB
+        assert (np.fromfile(tmp_path / "copy", np.uint8)[11:] == shown[1 : 1 + 66 * MIB]).all()
+    assert not moved_by_messages
+
+
+@pytest.mark.parametrize("closes", ["server", "store"])
+def test_closed_under_operations(store: RemoteStore, server: storage.Server, tmp_path: Path, closes: str) -> None:
+    """They end as usual, or say what was closed."""
+    (tmp_path / "data").write_bytes(bytes(64 * MIB))
+    memory = known(store, store.context.alloc(64 * MIB))
+    file = store.open("data").result(PATIENCE_S)
+    operations = [file.read_into(memory) for _ in range(40)]
+    operations[0].result(PATIENCE_S)
+    (server if closes == "server" else store).close()
+    errors = []
+    for operation in operations:
+        try:
+            operation.result(PATIENCE_S)
+        except zh.ZerohopError as error:
+            errors.append(error)
+    assert errors
+    if closes == "server":
+        assert {type(each) for each in errors} == {zh.PeerLost}
+        assert all("open_store" in each.fix for each in errors)
+    else:
+        assert all(str(each).startswith("read_into: the Store was closed") for each in errors)
+
+
+def test_deadlines_and_cancelled_operations(store: RemoteStore, tmp_path: Path) -> None:
+    """The memory is in use until a flush."""
+    (tmp_path / "data").write_bytes(bytes([7]) * (64 * MIB))
+    memory = known(store, store.context.alloc(64 * MIB))
+    shown, early = memory.numpy(), 0
+    with store.open("data").result() as file:
+        for round_ in range(20):
+            shown[:] = 1
+            operations = [file.read_into(memory, timeout=0.0005 * round_ + 1e-6) for _ in range(4)]
+            operations[0].cancel()
+            for operation in operations:
+                try:
+                    operation.result(PATIENCE_S)
+                except (zh.DeadlineExceeded, CancelledError):
+                    early += 1
+            store.context.flush().result(PATIENCE_S)
+            assert not any(operation.memory_in_use for operation in operations)
+            shown[:] = 2
+            store.listdir().result(PATIENCE_S)
+            assert (shown == 2).all()
+    assert early
