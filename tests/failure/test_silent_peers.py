@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
-from support.raw_control import RawControl
+from support.raw_control import RawControl, proof_key
 from support.strangers import NOWHERE
 from zerohop.core.control import address, handshake, waiting_room, wire
 from zerohop.core.control.throttle import source_of
+from zerohop.core.peers import peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +32,18 @@ def nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that only a peer that needs a place can end a silent one."""
     monkeypatch.setattr(waiting_room, "HELLO_S", FOREVER_S)
     monkeypatch.setattr(handshake, "TIMEOUT_S", FOREVER_S)
+    monkeypatch.setattr(peers, "SETUP_S", FOREVER_S)
+
+
+def _stand_still(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clock of a Context's loop go on by a day between two of its turns, as if its process had been stopped."""
+    loop = context._core.control.loop
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + 24 * FOREVER_S)
+    for _ in range(3):
+        turned = threading.Event()
+        context._core.control.call(turned.set)
+        assert turned.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -95,7 +109,9 @@ def test_who_has_begun_to_speak_stays(
 
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
-def test_after_the_handshake(open_context: OpenContext, silent: contextlib.ExitStack, unix: bool) -> None:
+def test_after_the_handshake(
+    open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack, unix: bool
+) -> None:
     """A peer that has proved who it is and sends no Setup has a place as others have, and loses it to them."""
     context, other = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
     clients = [
@@ -137,7 +153,7 @@ def _introduced(sockets: contextlib.ExitStack, context: zh.Context, count: int) 
 
 
 def test_who_opens_no_lane_gives_way(
-    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+    open_context: OpenContext, nobody_is_late: None, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
 ) -> None:
     """After its Setup, too, and to peers of its source."""
     monkeypatch.setattr(waiting_room, "LANE_S", 0.0)
@@ -197,6 +213,65 @@ def test_many_of_one_host_at_once(
     for client in clients:
         assert client.receive() is not None
         client.close()
+
+
+@pytest.mark.parametrize("waits_for", ["hello", "proof"])
+def test_a_machine_that_stood_still_waits_for_its_peers(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    """They may have stood still with it: the time in which this process heard nothing is not theirs."""
+    context = open_context(Options(providers=("tcp",)))
+    monkeypatch.setattr(waiting_room, "HELLO_S", PATIENCE_S)
+    monkeypatch.setattr(handshake, "TIMEOUT_S", PATIENCE_S)
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        if waits_for == "hello":
+            _seated(context)
+            _stand_still(context, monkeypatch)
+            client.shake_hands()
+        else:
+            seen = client.introduce(client.hello())
+            _stand_still(context, monkeypatch)
+            client.send(wire.Prove(proof=seen.proof(proof_key(None), "client")))
+            accepted = client.receive()
+            assert accepted is not None
+            assert isinstance(accepted[0], wire.Accept)
+
+
+def _seated(context: zh.Context) -> None:
+    """Wait until all that have connected have their places: one that comes after them is let in."""
+    with contextlib.closing(RawControl(context.url, unix=False)) as later:
+        later.shake_hands()
+
+
+def test_a_machine_that_stood_still_sends_no_crowd_away(
+    open_context: OpenContext, nobody_is_late: None, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    """All that came before may still speak, though others come."""
+    monkeypatch.setattr(waiting_room, "GRACE_S", PATIENCE_S)
+    context = open_context(Options(providers=("tcp",)))
+    clients = [
+        silent.enter_context(contextlib.closing(RawControl(context.url, unix=False)))
+        for _ in range(waiting_room.PLACES - 1)
+    ]
+    _seated(context)
+    _stand_still(context, monkeypatch)
+    _connect(silent, context, 8)
+    for client in clients:
+        client.shake_hands()
+
+
+def test_a_machine_that_stood_still_waits_for_lanes(
+    open_context: OpenContext, nobody_is_late: None, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    monkeypatch.setattr(waiting_room, "LANE_S", PATIENCE_S)
+    monkeypatch.setattr(peers, "SETUP_S", PATIENCE_S)
+    context = open_context(Options(providers=("tcp",)))
+    _introduced(silent, context, waiting_room.PLACES)
+    eventually(lambda: len(context._core.introduced) == waiting_room.PLACES, "they were not all let in")
+    _stand_still(context, monkeypatch)
+    _introduced(silent, context, 1)
+    eventually(lambda: len(context._core.introduced) == waiting_room.PLACES + 1, "the next one was not let in")
+    assert all(link.lost is None for link in context._core.introduced.values())
 
 
 @pytest.mark.parametrize(

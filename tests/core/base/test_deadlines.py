@@ -10,7 +10,15 @@ from typing import cast
 import pytest
 
 from support.loops import LOOPS, run
-from zerohop.core.base.deadlines import deadline_after, nanoseconds_of, seconds_of, wait_with_timeout
+from support.patience import PATIENCE_S
+from zerohop.core.base.deadlines import (
+    STEP_S,
+    deadline_after,
+    nanoseconds_of,
+    seconds_of,
+    wait_while_running,
+    wait_with_timeout,
+)
 
 loops = pytest.mark.parametrize("loop", LOOPS)
 
@@ -94,3 +102,58 @@ class TestWithin:
             assert future.cancelled()
 
         run(loop, main())
+
+
+@loops
+class TestWhileRunning:
+    def test_what_it_returns_and_raises(self, loop: str) -> None:
+        async def fail() -> None:
+            raise KeyError("x")
+
+        async def main() -> None:
+            assert await wait_while_running(asyncio.sleep(0, "done"), 10) == "done"
+            assert await wait_while_running(asyncio.sleep(STEP_S, "done"), 10) == "done"
+            with pytest.raises(KeyError):
+                await wait_while_running(fail(), 10)
+
+        run(loop, main())
+
+    def test_too_late(self, loop: str) -> None:
+        async def main() -> None:
+            for seconds in (STEP_S + 0.01, 0.01, 0):
+                future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                with pytest.raises(TimeoutError):
+                    await wait_while_running(future, seconds)
+                assert future.cancelled()
+
+        run(loop, main())
+
+    def test_cancelled(self, loop: str) -> None:
+        async def main() -> None:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(wait_while_running(future, 10))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert future.cancelled()
+
+        run(loop, main())
+
+
+def test_a_machine_that_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the hour once, as one step; what comes after it is in time."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[int] = loop.create_future()
+        task = asyncio.ensure_future(wait_while_running(heard, PATIENCE_S))
+        await asyncio.sleep(0)
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 3600)
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        heard.set_result(1)
+        assert await task == 1
+
+    asyncio.run(main())  # not run(), whose own limit would pass, too

@@ -10,12 +10,14 @@ from zerohop.shown import shown
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable, Iterator
 
 _T = TypeVar("_T")
 _NS: Final = 1_000_000_000
 # About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
 _LONGEST_S: Final = 10.0**9
+# Seconds after which a wait for a peer looks again. A process that stood still counts them once, however long it stood.
+STEP_S: Final = 0.25
 
 
 def seconds_of(timeout: float) -> float:
@@ -65,11 +67,38 @@ async def wait_with_timeout(work: Awaitable[_T], seconds: float | None) -> _T:
     Raises:
         TimeoutError: the time has passed; the work was cancelled, and has ended.
     """
+    return await _wait(work, [seconds])
+
+
+async def wait_while_running(work: Awaitable[_T], seconds: float) -> _T:
+    """Do the same as ``wait_with_timeout``, but count only time in which this process runs.
+
+    A process that was stopped, or a machine that was paused, hears nothing meanwhile, and its peers may have stood
+    still with it. Such a time counts as STEP_S seconds at most. This is for limits that a peer must keep, and not for
+    deadlines of users, which count every second.
+
+    Raises:
+        TimeoutError: the time has passed; the work was cancelled, and has ended.
+    """
+    return await _wait(work, _steps(seconds))
+
+
+def _steps(seconds: float) -> Iterator[float]:
+    while seconds > 0:
+        yield min(seconds, STEP_S)
+        seconds -= STEP_S
+
+
+async def _wait(work: Awaitable[_T], times: Iterable[float | None]) -> _T:
+    """Await work for these times, one after the other."""
     import asyncio
 
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([task], timeout=seconds)
+        for seconds in times:
+            ended, _ = await asyncio.wait([task], timeout=seconds)
+            if ended:
+                break
     except asyncio.CancelledError:
         await _given_up(task)
         raise

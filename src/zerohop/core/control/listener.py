@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config import protection
-from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.deadlines import wait_while_running
 from zerohop.core.base.sandbox import Socket, named_socket, naming
 from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
@@ -213,11 +213,11 @@ class Listeners:
             with contextlib.suppress(ZerohopError):
                 await self._me.ready(over_tcp=not channel.unix)
             gate = _Gate(self, "" if channel.unix else who)
-            hello = await wait_with_timeout(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
+            hello = await wait_while_running(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
             if hello.purpose == LOCATE:
-                await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
+                await wait_while_running(channel.flush(), handshake.TIMEOUT_S)
             elif gate.invited is not None:
-                await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
+                await wait_while_running(channel.flush(), handshake.TIMEOUT_S)
                 if not gate.invited.done():
                     gate.invited.set_result(channel.detach())
                     channel = None

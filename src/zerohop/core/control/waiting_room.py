@@ -3,6 +3,8 @@
 Anybody can connect to a TCP port and say nothing. The room of a listener has few places, so such peers must give way to
 others: when it is full, the source that holds the most places loses one, and there the peer that has been silent for
 longest. Peers that have introduced themselves and open no lane give way to others of their source alone.
+
+All times here count only while this process runs: a peer may have stood still together with this machine.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.deadlines import STEP_S, wait_while_running, wait_with_timeout
 from zerohop.core.control.throttle import source_of
 
 if TYPE_CHECKING:
@@ -33,9 +35,10 @@ LANE_S: Final = 2.0
 class Guest:
     """Represents a peer that is in its handshake, or has still to send its Setup, or to open its lane."""
 
-    def __init__(self, source: str, since: float) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.since = since
+        # Seconds that it has had a place.
+        self.age = 0.0
         # Whether it has still to begin with what it is to say.
         self.silent = True
         self.task: asyncio.Task[None] | None = None
@@ -46,7 +49,7 @@ class Guest:
         spoken = asyncio.Event()
         loop.add_reader(sock, spoken.set)
         try:
-            await wait_with_timeout(spoken.wait(), HELLO_S)
+            await wait_while_running(spoken.wait(), HELLO_S)
         finally:
             loop.remove_reader(sock)
         self.silent = False
@@ -62,21 +65,21 @@ class WaitingRoom:
         # In the order in which they came.
         self._guests: dict[Guest, None] = {}
         self._left = asyncio.Event()
+        # Whether the guests' ages are counted, as long as there are any.
+        self._counting = False
 
     async def vacancy(self) -> None:
         """Wait until a place is free. Somebody leaves for it after a moment, if need be."""
         # Tasks that were just made begin now: one that is cancelled before would leave its socket open.
         await asyncio.sleep(0)
-        loop = asyncio.get_running_loop()
         while len(self._guests) >= PLACES:
             [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
             guest = self._first_to_go(crowd)
-            left = guest.since + GRACE_S - loop.time()
-            if left <= 0 and self._dismiss(guest):
+            if guest.age >= GRACE_S and self._dismiss(guest):
                 return
             self._left.clear()
             try:
-                await wait_with_timeout(self._left.wait(), left)
+                await wait_with_timeout(self._left.wait(), STEP_S)
             except TimeoutError:
                 pass
 
@@ -85,16 +88,29 @@ class WaitingRoom:
         source = source_of(host)
         if sum(guest.source == source for guest in self._guests) >= PLACES:
             guest = self._first_to_go(source)
-            if guest.since + LANE_S <= asyncio.get_running_loop().time():
+            if guest.age >= LANE_S:
                 self._dismiss(guest)
 
     def seat(self, host: str, receive: Callable[[Guest], asyncio.Task[None]]) -> Guest:
         """Give a place to a peer from a host, for as long as the task that ``receive`` begins."""
-        guest = Guest(source_of(host), asyncio.get_running_loop().time())
+        guest = Guest(source_of(host))
         self._guests[guest] = None
+        if not self._counting:
+            self._counting = True
+            self._control.start(self._count)
         guest.task = receive(guest)
         guest.task.add_done_callback(lambda _: self._leave(guest))
         return guest
+
+    async def _count(self) -> None:
+        """Add to the guests' ages until all have left. One sleep that takes longer than asked for counts once."""
+        try:
+            while there := list(self._guests):
+                await asyncio.sleep(STEP_S)
+                for guest in there:
+                    guest.age += STEP_S
+        finally:
+            self._counting = False
 
     def _dismiss(self, guest: Guest) -> bool:
         """Have a peer go; return False if its task has not begun."""

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import Reason, Status
-from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.deadlines import wait_while_running, wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import address, handshake
 from zerohop.core.control.dial import open_channel, open_tcp, unless_ended
@@ -294,7 +294,7 @@ class Peers:
 
     async def _receive(self, link: PeerLink, session: Session) -> None:
         try:
-            await wait_with_timeout(self._set_up(link, session), SETUP_S)
+            await wait_while_running(self._set_up(link, session), SETUP_S)
         except (Closed, PeerLost, TimeoutError):
             # One of the two has left again. The peer will come back if it needs a Connection.
             return
