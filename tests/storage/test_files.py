@@ -150,13 +150,18 @@ def test_memories_that_share_a_registration(
         memory.close()
 
 
-def test_explained_where_the_file_ends(local_store: Store, random_file: Callable[..., np.ndarray]) -> None:
+def test_explained_where_the_file_ends(store: Store, random_file: Callable[..., np.ndarray]) -> None:
     """The bytes that have moved, and not those that were asked for."""
     random_file("data", 50)
-    with local_store.open("data").result(PATIENCE_S) as file:
-        operation = file.read_into(np.zeros(100, np.uint8), short=True)
-        assert operation.result(PATIENCE_S) == 50
-        assert ", 50 B in " in str(operation.explain())
+    with store.open("data").result(PATIENCE_S) as file:
+        for nbytes, moved in ((100, 50), (50, 50)):
+            operation = file.read_into(np.zeros(nbytes, np.uint8), short=True)
+            assert operation.result(PATIENCE_S) == moved
+            assert ", 50 B in " in str(operation.explain())
+            assert operation.nbytes == nbytes
+        operation = file.read_into(np.zeros(100, np.uint8), 60, short=True)
+        assert operation.result(PATIENCE_S) == 0
+        assert ", 0 B in " in str(operation.explain())
 
 
 def test_awaited(store: Store, random_file: Callable[..., np.ndarray]) -> None:

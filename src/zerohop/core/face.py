@@ -260,7 +260,8 @@ class Face(AsyncCloseable):
             keep: stays alive until the operation has ended.
             path: what ``explain()`` tells of.
             peer: id of the peer's Context; a flush to it waits for this operation.
-            wants_operation: ``work`` takes the operation, and may tell it which others move its bytes (``made_of``).
+            wants_operation: ``work`` takes the operation, and may tell it which others move its bytes (``made_of``),
+                and how many have moved (``moved``).
             at_end: called on the control thread when ``work`` has ended or was cancelled.
         """
         return defer(

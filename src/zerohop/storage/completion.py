@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from zerohop.errors import CANCELLED, ZerohopError, from_native
+from zerohop._native import Reason
+from zerohop.errors import CANCELLED, ZerohopError, copy_of, from_native
 from zerohop.storage.failures import of_errno
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import CancelledError
 
 # The records that native code gives (native/storage/sinks.hpp).
@@ -51,15 +53,46 @@ class RingFlags(enum.Flag):
     FORBID_HOLES = 1
 
 
-def completions(records: np.ndarray[Any, Any]) -> list[Completion]:
-    """Return the Completions of records that native code gave."""
+# Numbers of reasons from here on are those of ToldErrors; native reasons are smaller.
+_FIRST_TOLD: Final = 128
+_LAST_TOLD: Final = 255
+
+
+class ToldErrors:
+    """Numbers errors that say more than a status and a reason do; a record has the number as its reason.
+
+    Attributes:
+        by_number: the errors. One that no number was left for is not among them.
+    """
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, ZerohopError] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number_of(self, error: ZerohopError) -> int:
+        """Return the number of an error; that of ``Reason.NONE`` if none is left. On one thread."""
+        key = type(error), error.reason, error.fix
+        number = self._numbers.get(key)
+        if number is None:
+            number = _FIRST_TOLD + len(self._numbers)
+            if number > _LAST_TOLD:
+                return Reason.NONE.value
+            self.by_number[number] = copy_of(error)
+            self._numbers[key] = number
+        return number
+
+
+def completions(records: np.ndarray[Any, Any], told: Mapping[int, ZerohopError]) -> list[Completion]:
+    """Return the Completions of native records; ``told`` has the errors whose numbers stand for reasons."""
     return [
-        Completion(int(each["userdata"]), max(0, int(each["result"])), _error_of(each) if each["status"] else None)
+        Completion(
+            int(each["userdata"]), max(0, int(each["result"])), _error_of(each, told) if each["status"] else None
+        )
         for each in records
     ]
 
 
-def _error_of(record: Any) -> ZerohopError | CancelledError:
+def _error_of(record: Any, told: Mapping[int, ZerohopError]) -> ZerohopError | CancelledError:
     result, done = int(record["result"]), int(record["done"])
     if record["status"] == CANCELLED:
         # ImportedIov here because concurrent.futures imports logging, which nothing else needs.
@@ -68,4 +101,8 @@ def _error_of(record: Any) -> ZerohopError | CancelledError:
         return CancelledError("the transfer was cancelled")
     if result < 0:
         return of_errno(-result, "transfer", "", bytes_done=done)
+    if known := told.get(int(record["reason"])):
+        error = copy_of(known)
+        error.operation, error.bytes_done = "transfer", done
+        return error
     return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=done)

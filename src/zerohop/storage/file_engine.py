@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zerohop.core.face import Face, InFlight, begun
-from zerohop.errors import Closed
+from zerohop.errors import Closed, ZerohopError
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TypeAlias
 
     import numpy as np
@@ -41,6 +43,8 @@ class FileEngine(Face, abc.ABC):
     """Carries out transfers between files and the memory of a Context, on behalf of Files and Rings."""
 
     _closed = True  # until a constructor has done everything
+    # Errors of results that say more than a status and a reason, by the number that stands for the reason.
+    told: Mapping[int, ZerohopError] = MappingProxyType({})
 
     @property
     @abc.abstractmethod

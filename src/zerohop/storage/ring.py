@@ -204,7 +204,7 @@ class Ring:
             ValueError, TypeError: an argument makes no sense.
             Closed: the Store is closed.
         """
-        return completions(self.wait_array(max_results, min_results, timeout))
+        return completions(self.wait_array(max_results, min_results, timeout), self.store.told)
 
     def wait_array(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
@@ -232,7 +232,7 @@ class Ring:
             taken = self._native.take(most)
             # Another task may have taken what this one has waited for.
             if taken or not min_results or not self._native.taken_up:
-                return completions(np.frombuffer(taken, RECORD))
+                return completions(np.frombuffer(taken, RECORD), self.store.told)
 
     def _most(self, max_results: int | None, min_results: int) -> int:
         """Return the most results that a call takes."""

@@ -59,6 +59,7 @@ class Deferred(InFlight[T]):
         "_begun",
         "_failure",
         "_gate",
+        "_moved",
         "_payload",
         "_peer",
         "_place",
@@ -75,6 +76,8 @@ class Deferred(InFlight[T]):
         self._place = dropped.posting_place()
         self._failure: BaseException | None = None
         self._payload: Any = None
+        # Bytes that have moved; None: all that were asked for.
+        self._moved: int | None = None
         # Makes the error for a deadline that passes now; None: the usual one.
         self._silence: Callable[[], ZerohopError] | None = None
         # The work under way; it is cancelled with the operation.
@@ -118,6 +121,10 @@ class Deferred(InFlight[T]):
         if isinstance(posted, Op):
             self._carrier = posted
 
+    def moved(self, nbytes: int) -> None:
+        """Note how many bytes have moved, if they may be fewer than were asked for."""
+        self._moved = nbytes
+
     def made_of(self, operations: list[Operation[Any]]) -> None:
         """Note the operations that move the bytes."""
         self._carrier = _Parts(operations)
@@ -159,6 +166,9 @@ class Deferred(InFlight[T]):
 
     def _value_of(self, native: Op) -> T:  # noqa: ARG002
         return self._payload  # type: ignore[no-any-return]
+
+    def _bytes_moved(self) -> int:
+        return self.nbytes if self._moved is None else self._moved
 
     def explain(self) -> Explanation:
         explained = super().explain()

@@ -10,7 +10,7 @@ import numpy as np
 from zerohop import errors
 from zerohop._native import Reason, Status
 from zerohop.errors import StorageError, ZerohopError
-from zerohop.storage.completion import RECORD
+from zerohop.storage.completion import RECORD, ToldErrors
 from zerohop.storage.remote.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Begun:
     """Knows what is under way, so that it can be cancelled from the moment on in which it was submitted."""
 
-    def __init__(self, moves: Moves) -> None:
+    def __init__(self, moves: Moves, told: ToldErrors) -> None:
         self._moves = moves
+        self._told = told
         self._under_way: dict[int, tuple[Batch, Transfer]] = {}
 
     def add(self, ring: RemoteRing, batch: Batch) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -42,7 +43,7 @@ class Begun:
                 records["result"], records["status"] = -(error.errno or errno.EIO), Status.FILE_ERROR.value
                 records["reason"] = Reason.NONE.value
             except ZerohopError as error:
-                records["status"], records["reason"] = errors.status_of(error), Reason.NONE.value
+                records["status"], records["reason"] = errors.status_of(error), self._told.number_of(error)
             except ValueError:  # the server takes a transfer that was checked here for nonsense
                 records["status"], records["reason"] = Status.PROTOCOL.value, Reason.NONE.value
             finally:

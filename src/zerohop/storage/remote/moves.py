@@ -136,7 +136,11 @@ class Moves:
         return _parsed(body, wanted, kind, path)
 
     async def _call(self, request: wire.Request) -> bytes:
-        return await call(self.link, wire.SERVICE, wire.encode(request))
+        try:
+            return await call(self.link, wire.SERVICE, wire.encode(request))
+        except PeerLost as error:
+            error.fix = wire.REOPEN  # a handle, which the connection's own words advise, helps nobody here
+            raise
 
     def new_number(self) -> int:
         """Return a number for a Move. Any thread may call this."""

@@ -13,6 +13,7 @@ from zerohop._native import NativeError, gather_pages
 from zerohop.core.face import begun, index_array, parse_url, region_of, whole_of
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_native
 from zerohop.storage import wire
+from zerohop.storage.completion import ToldErrors
 from zerohop.storage.file import File
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
@@ -58,6 +59,8 @@ class RemoteStore(Store):
         super().__init__(ctx, settings, timeout)
         self.url = self.folder = url
         self._lending = Lending()
+        self._told = ToldErrors()
+        self.told = self._told.by_number
         # Numbers of the files that are open at the server. On the control thread.
         self._open_files: set[int] = set()
 
@@ -196,7 +199,7 @@ class RemoteStore(Store):
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return a ring whose transfers the server carries out."""
         native = NativeRing(self._core.engine, self._moves.asking, entries, writes, priority)
-        begun, peer = Begun(self._moves), self._moves.link.peer
+        begun, peer = Begun(self._moves, self._told), self._moves.link.peer
 
         def begin(ring: RemoteRing, batch: Batch) -> None:
             run = begun.add(ring, batch)
@@ -296,7 +299,9 @@ class RemoteStore(Store):
             with self._unless_closed():
                 if isinstance(answer, Exception):
                     raise answer
-            return joined(answer, nbytes, kind, file.path, whole=whole)
+            moved = joined(answer, nbytes, kind, file.path, whole=whole)
+            operation.moved(moved)
+            return moved
 
         def at_end() -> None:
             if not began:  # it was cancelled, or too late, before that
