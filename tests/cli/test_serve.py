@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +18,6 @@ from support.pattern import pattern
 from zerohop import storage
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
 
@@ -24,7 +26,7 @@ def url_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     said = process.stdout.readline()
     assert said.startswith("serving "), said
-    found = re.fullmatch(r'open_store\("(zerohop://.*)"\)\n', process.stdout.readline())
+    found = re.fullmatch(r"from zerohop.storage .* = open_store\('(zerohop://.*)'\)\n", process.stdout.readline())
     assert found is not None
     return found.group(1)
 
@@ -43,6 +45,43 @@ def test_files_are_served_until_a_signal(tmp_path: Path, ends: signal.Signals) -
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     assert "97.7 KiB were read, 10 B written" in out
+
+
+def test_what_it_prints_can_be_pasted(tmp_path: Path) -> None:
+    """The second line is a program of its own, whatever the folder is called."""
+    folder = tmp_path / "[red]data :smile: 'of' a \"user\""
+    folder.mkdir()
+    (folder / "data").write_bytes(b"there")
+    with zerohop_started("serve", folder) as process:
+        assert process.stdout is not None
+        first, line = process.stdout.readline(), process.stdout.readline()
+        assert first.startswith(f"serving {folder} by ")
+        run = subprocess.run(
+            [sys.executable, "-c", f"{line}print(store.listdir().result({PATIENCE_S}), flush=True); store.close()"],
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
+    assert (run.stdout, run.stderr, run.returncode) == ("['data']\n", "", 0)
+
+
+@pytest.mark.parametrize("most", [16, 24, 32, 40])
+def test_too_few_descriptors(tmp_path: Path, most: int) -> None:
+    """It ends at once and says what to type, and does not first take clients that cannot open anything."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    run = zerohop("serve", tmp_path, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard)))
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert run.stdout == ""
+    assert f"RLIMIT_NOFILE is {most}" in run.stderr
+    assert re.search(r"Fix: raise the limit: ulimit -n \d+\n", run.stderr)
+    assert "Traceback" not in run.stderr
+
+
+def test_few_descriptors_for_good(tmp_path: Path) -> None:
+    """What the user may have is what the advice asks for."""
+    run = zerohop("serve", tmp_path, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 1000)))
+    assert run.stderr.endswith("Fix: raise the limit: ulimit -n 1000\n")
 
 
 def test_read_only(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import ipaddress
+import os
 import resource
 import struct
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 
 from support.doctor import GPU_ADDRESSES, NIC_ADDRESSES, RELEASE, config_space, healthy, process, read, routes
 from support.forking import in_child
+from support.nobody import NOBODY
 from support.sysfs import Port, Sysfs
+from zerohop.machine import files
 from zerohop.machine.doctor import system
 from zerohop.machine.doctor.pci_functions import ConfigSpace, PciLink, decode, read_config_space, read_nic_functions
-from zerohop.machine.doctor.process import fastest, load_library, locks_freely, read_process
+from zerohop.machine.doctor.process import fastest, load_library, locks_freely, may_exceed, read_process
 from zerohop.machine.doctor.words import size
 from zerohop.machine.host import Limit
 
@@ -141,6 +144,32 @@ def test_functions_have_their_windows_and_slots(tmp_path: Path) -> None:
 )
 def test_who_may_lock_memory_beyond_the_limit(status: str, uid_map: str, free: bool) -> None:
     assert locks_freely(status, uid_map) is free
+
+
+def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel is asked itself, and says the same as its texts."""
+    told = read_process()
+    monkeypatch.setattr(files, "text", lambda _: None)
+    limited = in_child(lambda: _limited_to(8 << 20))
+    assert limited == repr(told.locks_freely)
+
+
+def _limited_to(nbytes: int) -> str:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (nbytes, nbytes))
+    return repr(read_process().locks_freely)
+
+
+@pytest.mark.parametrize("nbytes", [0, 8 << 20])
+def test_a_user_without_the_right_to_lock(nbytes: int) -> None:
+    """The limit holds for a user who is not root, whether or not something may be locked at all."""
+
+    def told() -> str:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (nbytes, nbytes))
+        if os.geteuid() == 0:
+            os.setuid(int(NOBODY))
+        return repr([may_exceed(Limit(soft, None)) for soft in (nbytes, None, 1 << 62)])
+
+    assert in_child(told) == repr([False, False, False])
 
 
 def test_the_limits_of_this_process() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.doctor import UNLIMITED, check, healthy, look, process, read
+from support.patience import PATIENCE_S
+from zerohop import storage
+from zerohop.machine.descriptors import OF_CLIENT, OF_FILE, OF_SERVER
 from zerohop.machine.doctor import Check, State
 from zerohop.machine.host import Limit
 from zerohop.machine.io_uring import IoUring
@@ -96,8 +103,9 @@ def test_memory_of_iovs_without_a_limit_that_holds(tmp_path: Path) -> None:
     ("limit", "container", "state", "fix"),
     [
         (UNLIMITED, "", State.OK, ()),
-        (Limit(4136, 4136), "", State.OK, ()),
-        (Limit(4135, None), "", State.WARN, ("ulimit -n 65536",)),
+        (Limit(4161, 4161), "", State.OK, ()),
+        (Limit(4160, None), "", State.WARN, ("ulimit -n 65536",)),
+        (Limit(66, None), "", State.WARN, ("ulimit -n 65536",)),
         (Limit(1024, 8192), "docker", State.WARN, ("ulimit -n 8192",)),
         (Limit(1024, 1024), "docker", State.WARN, ("docker run --ulimit nofile=65536 …",)),
     ],
@@ -107,9 +115,47 @@ def test_files_of_a_servers_clients(
 ) -> None:
     found = in_container(tmp_path, "served-files", container, descriptors=limit)
     assert (found.state, found.fix) == (state, fix)
-    if limit.soft is not None:
-        files = (limit.soft - 40) // 2  # a server has some for itself
-        assert found.found.startswith(f"{limit.soft} descriptors: a server may have less than {files} files")
+    if limit.soft == 66:
+        assert found.found == "66 descriptors: too few for a server with 8 clients"
+    elif limit.soft is not None:
+        files = (limit.soft - 65) // 2  # a server has some for itself, and takes some for each client
+        told = f"{limit.soft} descriptors: a server with 8 clients may have {files} of their files open at most"
+        assert found.found == told
+
+
+def test_the_descriptors_of_a_server(tmp_path: Path) -> None:
+    """What the check counts is what a server's process takes."""
+    (tmp_path / "data").write_bytes(b"there")
+    code = (
+        "import sys; from zerohop import storage; from zerohop.machine.descriptors import open_descriptors\n"
+        "server = storage.Server(sys.argv[1], providers=('shm', 'tcp'))\n"
+        "print(server.url, flush=True)\n"
+        "for line in sys.stdin: print(open_descriptors(), flush=True)\n"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # drivers of GPUs take more
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", code, str(tmp_path)]
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process,
+        contextlib.ExitStack() as stores,
+    ):
+        stores.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+
+        def taken() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(file=process.stdin, flush=True)
+            return int(process.stdout.readline())
+
+        idle = taken()
+        assert OF_SERVER - 10 <= idle <= OF_SERVER
+        found = [stores.enter_context(storage.open_store(url)) for _ in range(3)]
+        clients = taken()
+        assert clients - idle <= 3 * OF_CLIENT
+        files = [stores.enter_context(store.open("data").result(PATIENCE_S)) for store in found for _ in range(4)]
+        assert taken() - clients == OF_FILE * len(files)
 
 
 @pytest.mark.parametrize(("version", "found"), [(None, "not loaded"), ("", "loaded"), ("2.20.6", "loaded (2.20.6)")])

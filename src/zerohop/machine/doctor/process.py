@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import importlib.util
+import mmap
 import os
 import resource
 import socket
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from zerohop.machine.nvml import Nvidia
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
+_MLOCK_ONFAULT = 1  # of mlock2(): pages are locked when they are touched
 _LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", *_VISIBLE)
@@ -95,7 +97,7 @@ def read_process() -> Process:
     proc = Path("/proc/self")
     speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}
     return Process(
-        locks_freely=locks_freely(files.text(proc / "status") or "", files.text(proc / "uid_map") or ""),
+        locks_freely=_locks_freely(proc),
         memlock=read_limit(resource.RLIMIT_MEMLOCK),
         descriptors=read_limit(resource.RLIMIT_NOFILE),
         address_space=read_limit(resource.RLIMIT_AS),
@@ -110,6 +112,34 @@ def read_process() -> Process:
         nvidia=read_nvidia(),
         io_uring=read_io_uring(),
     )
+
+
+def _locks_freely(proc: Path) -> bool:
+    status, uid_map = files.text(proc / "status"), files.text(proc / "uid_map")
+    if status is None or uid_map is None:  # no /proc here, as after chroot()
+        return may_exceed(read_limit(resource.RLIMIT_MEMLOCK))
+    return locks_freely(status, uid_map)
+
+
+def may_exceed(limit: Limit) -> bool:
+    """Try whether this process may lock more memory than a limit allows; False if that cannot be tried.
+
+    Pages that nothing has touched are locked, which takes no memory.
+    """
+    libc = ctypes.CDLL(None)
+    if limit.soft is None or not hasattr(libc, "mlock2"):
+        return False
+    try:
+        pages = mmap.mmap(-1, limit.soft + mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError):
+        return False
+    with pages:
+        first = ctypes.c_char.from_buffer(pages)
+        try:
+            start, nbytes = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(pages))
+            return bool(libc.mlock2(start, nbytes, _MLOCK_ONFAULT) == 0)
+        finally:
+            del first  # the mapping cannot be closed before
 
 
 def locks_freely(status: str, uid_map: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerohop.machine.descriptors import OF_CLIENT, OF_FILE, OF_SERVER
 from zerohop.machine.doctor.check import Verdict, checks_of, not_here, ok, warn
 from zerohop.machine.doctor.limits import raise_descriptors, raise_memlock
 from zerohop.machine.doctor.words import add_to_container, no_nvidia, on_the_host, size
@@ -18,8 +19,7 @@ on_nvidia = checks_of("storage", needs=no_nvidia)
 
 # A server's own memory, unless it is told otherwise.
 _SERVED = 256 << 20
-_OF_SERVER = 40  # descriptors of a server's process without a client, and some for these
-_PER_FILE = 2  # descriptors of an open file: one goes through the page cache, the other past it
+_CLIENTS = 8
 _LEAST_FILES = 2048
 _PROFILE = "--security-opt seccomp=PROFILE.json"
 _POD = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: PROFILE.json}}"
@@ -59,8 +59,11 @@ def served_files(system: System) -> Verdict:
     limit = system.process.descriptors
     if limit.soft is None:
         return ok("unlimited")
-    most = max(0, limit.soft - _OF_SERVER) // _PER_FILE
-    told = f"{limit.soft} descriptors: a server may have less than {most} files of all clients open"
+    most = (limit.soft - OF_SERVER - _CLIENTS * OF_CLIENT) // OF_FILE
+    if most < 1:
+        told = f"{limit.soft} descriptors: too few for a server with {_CLIENTS} clients"
+    else:
+        told = f"{limit.soft} descriptors: a server with {_CLIENTS} clients may have {most} of their files open at most"
     return ok(told) if most >= _LEAST_FILES else warn(told, *raise_descriptors(system, limit))
 
 
