@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ _MISSING: Final = "fio (not there: apt-get install fio)"
 _HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
 # Seconds that fio may take beside the time that it is to measure.
 _GRACE_S: Final = 60.0
+# Seconds of the run that tells what fio takes beside reading.
+_SHORTEST_S: Final = 0.01
 
 
 class FioFails(Exception):
@@ -48,6 +51,8 @@ class Fio:
     def __init__(self) -> None:
         """Look for the program, and ask for its version."""
         self._program = shutil.which("fio")
+        # Processor seconds that it takes to begin and to end, whatever it reads; None until they were measured.
+        self._idle_cpu_s: float | None = None
         self.name = _MISSING
         if self._program is not None:
             told = subprocess.run(
@@ -58,11 +63,23 @@ class Fio:
     def read(self, file: Path, case: Case, seconds: float, *, direct: bool, in_order: bool) -> Turn | None:
         """Read blocks of a file for so many seconds, as many at a time as the case has; None if there is no fio.
 
+        Its processor time is that of the whole process: the kernel's threads that read for it are in no number of its
+        own. What a very short run takes is left out, as it is no reading.
+
         Raises:
             FioFails: it says that it cannot.
         """
         if self._program is None:
             return None
+        if self._idle_cpu_s is None:
+            short, used = self._measured(file, case, _SHORTEST_S, direct=direct, in_order=in_order)
+            self._idle_cpu_s = max(0.0, used - short.cpu_s)
+        turn, used = self._measured(file, case, seconds, direct=direct, in_order=in_order)
+        return replace(turn, cpu_s=max(turn.cpu_s, used - self._idle_cpu_s))
+
+    def _measured(self, file: Path, case: Case, seconds: float, *, direct: bool, in_order: bool) -> tuple[Turn, float]:
+        """Return what fio tells, and the processor seconds of its processes."""
+        assert self._program is not None
         command = [
             *(self._program, "--name=row", f"--filename={file.name}", f"--size={file.stat().st_size}", "--readonly"),
             *(f"--rw={'read' if in_order else 'randread'}", f"--bs={case.bytes}", f"--iodepth={case.batch}"),
@@ -70,6 +87,7 @@ class Fio:
             "--iomem_align=2m",
             *("--time_based", f"--runtime={round(seconds * 1000)}ms", "--output-format=json"),
         ]
+        before = _cpu_of_children()
         # In the file's folder, because fio takes a colon in a path for the end of a name.
         run = subprocess.run(
             command,
@@ -88,7 +106,13 @@ class Fio:
         if run.returncode != 0 or turn is None:
             lines = (run.stderr or run.stdout).strip().splitlines()
             raise FioFails(lines[0] if lines else f"exit status {run.returncode}")
-        return turn
+        return turn, _cpu_of_children() - before
+
+
+def _cpu_of_children() -> float:
+    """Return the processor seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _with_huge_pages() -> dict[str, str]:

@@ -22,7 +22,7 @@ from zerohop.cli.bench.rows import (
     is_gpu,
     several_flows,
 )
-from zerohop.cli.bench.storage_plan import STORAGE_NAMES, file_reads
+from zerohop.cli.bench.storage_plan import SERVED_NAMES, STORAGE_NAMES, file_reads, served_reads
 from zerohop.cli.bench.tensors import has_torch
 from zerohop.cli.sizes import parse_sizes
 from zerohop.core.lanes.path_choice import PEER
@@ -147,6 +147,9 @@ def _place(word: str | None) -> str | None:
 
 
 def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
+    if name in SERVED_NAMES:
+        cases = [] if request.src or request.dst not in (None, "host") else served_reads(name, request.batch, sizes)
+        return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in STORAGE_NAMES:
         return [] if request.providers or request.src else file_reads(name, request.dst, request.batch, sizes)
     src, dst = request.src or request.dst, request.dst or request.src

@@ -94,11 +94,13 @@ def seed(row: Row) -> str:
 
 
 def effort_of(row: Row) -> str:
-    """Return the processor seconds for 10^9 bytes, and those of the floor or of the row beside; empty without them."""
+    """Return the processor seconds for 10^9 bytes, and those of what was measured beside it; empty without them."""
     if row.cpu_s_per_gb is None:
         return ""
-    other = "" if row.other_cpu_s_per_gb is None else f" (beside {row.other_cpu_s_per_gb:.3f})"
-    return f"{row.cpu_s_per_gb:.3f}{other}"
+    server = "" if row.server_cpu_s_per_gb is None else f" + {row.server_cpu_s_per_gb:.3f} server"
+    others = (("beside", row.other_cpu_s_per_gb), (row.floor, row.floor_cpu_s_per_gb))
+    told = ", ".join(f"{name} {seconds:.3f}" for name, seconds in others if seconds is not None)
+    return f"{row.cpu_s_per_gb:.3f}{server}{f' ({told})' if told else ''}"
 
 
 def _rate(gbps: float | None) -> str:

@@ -49,6 +49,7 @@ ENCRYPTED: Final = "encrypted"
 # Numbers of flows that large transfers over TCP are measured with, beside one.
 FLOWS: Final = (4, 16)
 _FLOWS: Final = " flows"
+_CLIENTS: Final = " clients"
 _OBJECTS_BYTES: Final = 512
 _NO_RATE: Final = frozenset(("views", "first_use"))  # what they take hardly depends on the bytes
 _READS: Final = frozenset(("read", "read_pages", "read_list", "transport_read", "views", "first_use"))
@@ -57,6 +58,11 @@ _READS: Final = frozenset(("read", "read_pages", "read_list", "transport_read", 
 def several_flows(count: int) -> str:
     """Return the mode of a case whose lane over TCP has `count` flows."""
     return f"{count}{_FLOWS}"
+
+
+def several_clients(count: int) -> str:
+    """Return the mode of a case in which `count` processes read from one server."""
+    return f"{count}{_CLIENTS}"
 
 
 def is_gpu(place: str | None) -> bool:
@@ -80,7 +86,7 @@ class Case:
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
             "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "encrypted" for
             Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new"; "4
-            flows" for Contexts with tcp_flows=4, and so on; elsewhere there is one flow.
+            flows" for Contexts with tcp_flows=4, and so on; elsewhere there is one flow; "8 clients" of a server.
         target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
             None: not controlled.
     """
@@ -102,13 +108,19 @@ class Case:
 
     @property
     def of_file(self) -> bool:
-        """Tell whether a file is read, which needs no second process."""
+        """Tell whether a file is read, which needs none of the processes that transfers need."""
         return self.src == "file"
 
     @property
     def flows(self) -> int:
         """Return the number of flows of a lane over TCP."""
         return int(self.mode.removesuffix(_FLOWS)) if self.mode is not None and self.mode.endswith(_FLOWS) else 1
+
+    @property
+    def clients(self) -> int:
+        """Return the number of processes that read from a server at once."""
+        several = self.mode is not None and self.mode.endswith(_CLIENTS)
+        return int(self.mode.removesuffix(_CLIENTS)) if self.mode is not None and several else 1
 
     @property
     def on_gpu(self) -> bool:
@@ -136,7 +148,7 @@ class Case:
     def memory_bytes(self) -> int:
         """Return the least memory that measuring takes, in both processes together."""
         if self.of_file:
-            return self.bytes * self.batch
+            return self.bytes * self.batch * self.clients
         if self.provider is None:
             return self.bytes if self.name.endswith("register") else 0
         # The source, the target and the payload that they are compared with; and an object or two per operation.
@@ -151,7 +163,7 @@ Result = TypeVar("Result")
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
     *("beside", "beside_p50_us", "seed_us", "missing"),
-    *("of_other", "cpu_s_per_gb", "other_cpu_s_per_gb"),
+    *("of_other", "cpu_s_per_gb", "server_cpu_s_per_gb", "other_cpu_s_per_gb", "floor_cpu_s_per_gb"),
 )
 _HAS_A_RATE = 4096  # bytes; below, a rate is the latency in disguise
 
@@ -177,6 +189,8 @@ class Row:
         seed_us: median in the documentation of torchcomms' RdmaTransport, over a NIC of 400 Gb/s.
         of_other: median, over the turns, of the rate as a multiple of that of the floor, or of `beside`.
         cpu_s_per_gb, other_cpu_s_per_gb: processor seconds for 10^9 bytes, of this and of the floor or `beside`.
+        server_cpu_s_per_gb, floor_cpu_s_per_gb: the same of the server of a file, the first being its clients', and of
+            a floor that there is beside `beside`.
         missing: why nothing was measured.
     """
 
@@ -209,7 +223,9 @@ class Row:
     seed_us: float | None = None
     of_other: float | None = None
     cpu_s_per_gb: float | None = None
+    server_cpu_s_per_gb: float | None = None
     other_cpu_s_per_gb: float | None = None
+    floor_cpu_s_per_gb: float | None = None
     missing: str | None = None
 
     @classmethod

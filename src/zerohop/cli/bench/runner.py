@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench import handles, local, notify, storage, transfers, transport
+from zerohop.cli.bench import handles, local, notify, served, storage, transfers, transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
@@ -19,6 +19,7 @@ from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.rows import ENCRYPTED, Row, is_gpu
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, FULL, PEER, QUICK, Effort, Session, open_session
+from zerohop.cli.bench.storage_plan import SERVED_NAMES
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
 from zerohop.config.protection import why_not
@@ -154,7 +155,7 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                 if setting is None:
                     for case in group:
                         _announce(console, case)
-                        yield case, _measure_here(effort, case)
+                        yield case, _measure_here(effort, case, floors)
                     continue
                 with open_session(peer, floors, effort, **setting._asdict()) as session:
                     for case in group:
@@ -162,10 +163,12 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                         yield case, _measure_one(session, case)
 
 
-def _measure_here(effort: Effort, case: Case) -> Row:
-    """Return the row of a case that needs no second process."""
+def _measure_here(effort: Effort, case: Case, floors: Floors) -> Row:
+    """Return the row of a case that needs no Contexts of both processes."""
     if case.mode == ENCRYPTED:
         return replace(Row.of(case), verified=True, missing=why_not("all"))
+    if case.name in SERVED_NAMES:
+        return served.measure_served(effort, case, floors)
     if case.of_file:
         return storage.measure_storage(effort, case)
     return local.measure_import(effort, case) if case.name == "import" else local.weigh_wheel(case)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from zerohop.cli.bench.rows import Case
+from zerohop.cli.bench.rows import Case, several_clients
 
 # Blocks in order, and in random order. Their file is on a disk, and read past the page cache, or in memory.
 IN_ORDER: Final = "storage_read"
 RANDOM: Final = "storage_random"
 DISK: Final = "disk"
 TMPFS: Final = "tmpfs"
+# The same of a file that a server in another process has, in memory.
+SERVED_IN_ORDER: Final = "storage_served_read"
+SERVED_RANDOM: Final = "storage_served_random"
+ALL_IN_ORDER: Final = (IN_ORDER, SERVED_IN_ORDER)
+SERVED_NAMES: Final = (SERVED_IN_ORDER, SERVED_RANDOM)
 # Measured only if somebody names them: they write a large file.
-STORAGE_NAMES: Final = (IN_ORDER, RANDOM)
+STORAGE_NAMES: Final = (IN_ORDER, RANDOM, *SERVED_NAMES)
+# Numbers of client processes that read from one server at once, beside one.
+CLIENTS: Final = (2, 4, 8)
 # Bytes of a read, and reads under way at once.
 IN_ORDER_BYTES: Final = 1 << 20
 IN_ORDER_DEPTH: Final = 32
@@ -40,5 +47,21 @@ def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, 
         for nbytes in sizes or (size,)
         for form in ([DISK] if in_order else [DISK, TMPFS])
         for place in places
+        if nbytes % _FILE_BLOCK == 0
+    ]
+
+
+def served_reads(name: str, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of one of SERVED_NAMES: over shm, and in order also over tcp and by several clients.
+
+    The arguments are those of ``file_reads``.
+    """
+    in_order = name == SERVED_IN_ORDER
+    size, depth = (IN_ORDER_BYTES, IN_ORDER_DEPTH) if in_order else (RANDOM_BYTES, RANDOM_DEPTH)
+    ways = [("shm", None), ("tcp", None), *(("shm", several_clients(count)) for count in CLIENTS)]
+    return [
+        Case(name, provider, "file", "host", nbytes, batch or depth, form=TMPFS, mode=mode)
+        for nbytes in sizes or (size,)
+        for provider, mode in (ways if in_order else ways[:1])
         if nbytes % _FILE_BLOCK == 0
     ]
