@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop.cli.bench.report import beside, describe_case, effort_of, numbers, row_text, seed
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
+from zerohop.cli.bench.storage_plan import SERVED_NAMES
 from zerohop.cli.bench.targets import judge
 
 if TYPE_CHECKING:
@@ -67,13 +68,17 @@ def rows_section(report: Report, heading: str) -> str:
     return f"\n{heading} All rows\n\n{markdown(('row', 'median', 'p99', 'GB/s', 'CPU for each', 'floor'), lines)}"
 
 
-def files_table(report: Report) -> str:
-    """Return a table of the rows about files."""
+def files_table(report: Report, *, served: bool) -> str:
+    """Return a table of the rows about files of this machine, or of those about a server's."""
     head = ("row", "reads/s", "GB/s", "floor or row beside it", "median of ratios", "target", "CPU s/GB", "met")
     lines = []
     for row in report.rows:
+        if (row.name in SERVED_NAMES) != served:
+            continue
         verdicts = judge(row, report.rows)
         floor = beside(row) or numbers(row)[-1]
+        if served and beside(row) and row.floor_p50_us is not None:
+            floor += f"; {numbers(row)[-1]}"
         ratio = "–" if row.of_other is None else f"{row.of_other:.2f} ×"
         reads = "–" if row.p50_us is None else f"{row.batch / row.p50_us * 1e6:,.0f}"
         target = ", ".join(verdict.target for verdict in verdicts) or "–"

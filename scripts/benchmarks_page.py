@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench_tables import beside_table, files_table, markdown, read_report, rows_section, targets_section
 
 from zerohop.cli.bench.session import FULL
+from zerohop.cli.bench.storage_plan import SERVED_NAMES
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -91,6 +92,19 @@ with that of the floor or of the row beside it.
 
 """
 
+SERVED = """
+### Files of a server
+
+The same reads of a file in /dev/shm that a server in another process serves, over the provider that the row names, with
+the same Ring and the same check of every byte. Over shm they take turns with reads of the same file by the client
+itself, without a server, and with fio; over tcp with a raw stream of as many bytes between two processes, over one
+blocking socket; and several client processes, whose bytes are added, with one of them alone. The ratio is to the reads
+without a server, to the stream, or to the one client. CPU is the processor time of all clients, and of the server, for
+10^9 bytes. fio's, here and above, is that of its process with the kernel's threads that read for it, less what a run of
+10 ms takes; the stream's was not measured.
+
+"""
+
 DEATH = """
 ## A killed peer
 
@@ -117,7 +131,8 @@ def page(report: Report, files: Report, deaths: list[dict[str, Any]]) -> str:
                 seconds=FULL.file_seconds,
                 turns=FULL.file_turns,
             ),
-            files_table(files),
+            files_table(files, served=False),
+            SERVED + files_table(files, served=True) if any(row.name in SERVED_NAMES for row in files.rows) else "",
             DEATH.format(bound=deaths[0]["bound_ms"]),
             markdown(
                 ("path", "memory touched", "in flight", "median", "worst", "pidfd"),
