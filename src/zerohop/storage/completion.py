@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from zerohop._native import Reason
+from zerohop._native import Reason, Status
 from zerohop.errors import CANCELLED, ZerohopError, copy_of, from_native
-from zerohop.storage.failures import of_errno
+from zerohop.storage.failures import of_errno, server_closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,6 +101,8 @@ def _error_of(record: Any, told: Mapping[int, ZerohopError]) -> ZerohopError | C
         return CancelledError("the transfer was cancelled")
     if result < 0:
         return of_errno(-result, "transfer", "", bytes_done=done)
+    if record["status"] == Status.PEER_LOST.value and record["reason"] == Reason.OWNER_CLOSED.value:
+        return server_closed("transfer", done)
     if known := told.get(int(record["reason"])):
         error = copy_of(known)
         error.operation, error.bytes_done = "transfer", done

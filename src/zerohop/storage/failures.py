@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Final
 
-from zerohop.errors import EndOfFile, StorageError, ZerohopError, from_os, out_of_descriptors
+from zerohop.errors import EndOfFile, PeerLost, StorageError, ZerohopError, from_os, out_of_descriptors
 
 _FIXES: Final = {
     errno.ENOENT: "check the path, which counts from the folder of the store",
@@ -49,6 +49,17 @@ def file_ends(path: str, operation: str, bytes_done: int) -> EndOfFile:
         f"the file ends before the range does: {path!r}",
         filename=path,
         fix="compare offset and length with file.size; or pass short=True, and look at the result",
+        operation=operation,
+        bytes_done=bytes_done,
+    )
+
+
+def server_closed(operation: str = "", bytes_done: int = 0, peer: str = "") -> PeerLost:
+    """Return the error of what a server has ended because it was closed."""
+    return PeerLost(
+        "the server was closed",
+        fix="start the server again, and open_store() again",
+        peer=peer,
         operation=operation,
         bytes_done=bytes_done,
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import HOST, Explanation, InFlight
-from zerohop.errors import Closed, DeadlineExceeded, PeerLost
+from zerohop.errors import Closed, DeadlineExceeded
 from zerohop.storage import failures
-from zerohop.storage.wire import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,8 +128,7 @@ class ServedTransfer(FileTransfer):
 
     def _error_of(self, native: Op) -> BaseException:
         if native.status == Status.PEER_LOST and native.reason == Reason.OWNER_CLOSED:
-            where: dict[str, Any] = {"operation": self._kind, "bytes_done": native.bytes_done}
             if self._path.has_closed():
-                return Closed("the Store was closed", **where)
-            return PeerLost("the server was closed", fix=AGAIN, peer=self._path.peer, **where)
+                return Closed("the Store was closed", operation=self._kind, bytes_done=native.bytes_done)
+            return failures.server_closed(self._kind, native.bytes_done, self._path.peer)
         return super()._error_of(native)

@@ -11,7 +11,7 @@ from zerohop import errors
 from zerohop.core.face import call, send
 from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
-from zerohop.storage.failures import of_errno
+from zerohop.storage.failures import of_errno, server_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +132,7 @@ class Moves:
         try:
             body = await self._call(request)
         except Unsupported:  # something was served here before, as the greeting was answered
-            raise PeerLost("the server was closed", fix=wire.AGAIN, peer=self.link.peer, operation=kind) from None
+            raise server_closed(kind, peer=self.link.peer) from None
         return _parsed(body, wanted, kind, path)
 
     async def _call(self, request: wire.Request) -> bytes:

@@ -15,9 +15,9 @@ import numpy as np
 
 from zerohop._native import NativeError, Status
 from zerohop.core.face import Refusal, random_bytes, start_of
-from zerohop.errors import Closed, PeerLost, ProtocolError, StorageError, ZerohopError, from_native
+from zerohop.errors import Closed, ProtocolError, StorageError, ZerohopError, from_native
 from zerohop.storage import file_calls, names, wire
-from zerohop.storage.failures import of_errno
+from zerohop.storage.failures import of_errno, server_closed
 from zerohop.storage.numbers import byte_number, check_ranges
 from zerohop.storage.serving.client import Client
 from zerohop.storage.serving.delivery import Delivery
@@ -144,7 +144,7 @@ class StorageService:
             return wire.encode(await self._do(client, request))
         except (ZerohopError, NativeError, ValueError, OverflowError) as error:
             said = from_native(*error.args) if isinstance(error, NativeError) else error
-            return wire.encode(_failed(_has_ended() if self.ended or isinstance(said, Closed) else said))
+            return wire.encode(_failed(server_closed() if self.ended or isinstance(said, Closed) else said))
         finally:
             client.calls -= 1
 
@@ -212,7 +212,7 @@ class StorageService:
         results = delivery.results
         # Closed is what the Store of the server says, when it or its Context is being closed.
         if (self.ended and results.failed) or (results.outcomes[:, 0] == Status.CLOSED.value).any():
-            raise _has_ended()
+            raise server_closed()
         moved = int(results.done.sum())
         if request.writes:
             self.bytes_written += moved
@@ -226,10 +226,6 @@ class StorageService:
     async def _blocking(self, call: Callable[[], Any]) -> Any:
         async with self._threads:
             return await self._in_thread(call)
-
-
-def _has_ended() -> PeerLost:
-    return PeerLost("the server was closed", fix=wire.AGAIN)
 
 
 def _failed(error: Exception) -> wire.Failed:
