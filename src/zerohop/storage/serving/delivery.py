@@ -11,15 +11,15 @@ import numpy as np
 
 from zerohop._native import NativeError, Status
 from zerohop.core.face import offset_of, region_of
-from zerohop.errors import CANCELLED, DeadlineExceeded
+from zerohop.errors import CANCELLED, DeadlineExceeded, ZerohopError
 from zerohop.storage.completion import RECORD
-from zerohop.storage.serving.pieces import Pieces, Results, cut
+from zerohop.storage.serving.pieces import Pieces, Results, cut, joined
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from zerohop._native import OpenFile, Reached
-    from zerohop.core.face import RemoteBuffer
+    from zerohop.core.face import Operation, RemoteBuffer
     from zerohop.storage.local_store import LocalStore
     from zerohop.storage.serving.blocks import Blocks
     from zerohop.storage.serving.pieces import Numbers
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _WINDOW_BYTES: Final = 64 << 20
 # Blocks that one Move uses at once: while one is sent, the next is read.
 _BLOCKS_AT_ONCE: Final = 2
+# From this length on a lane carries a range over several sockets (native/provider/tcp).
+_LONG_BYTES: Final = 1 << 20
 
 
 class Delivery:
@@ -118,14 +120,26 @@ class Delivery:
         """Move bytes between a block and the peer's memory."""
         # Without a deadline: an operation that a deadline ends goes on using the block, which another client is to get
         # next. A client that has stopped keeps it, then, until it goes on or is lost.
-        context, some, forever = self._store.context, np.flatnonzero(lengths), math.inf
-        here, there, sizes = places[some], pieces.at[some], lengths[some]
-        if not some.size:
-            return
-        if self._writes:
-            await context.read_list(self._memory, block, there, here, sizes, timeout=forever)
-        else:
-            await context.write_list(block, self._memory, here, there, sizes, timeout=forever)
+        context, memory, forever = self._store.context, self._memory, math.inf
+        here, there, sizes = joined(places, pieces.at, lengths)
+        # A lane may carry one long range over several sockets at once, and does so with none of a list.
+        long = sizes >= _LONG_BYTES
+        moving = []
+        for at, start, size in zip(here[long].tolist(), there[long].tolist(), sizes[long].tolist(), strict=True):
+            ends = block[at : at + size], memory[start : start + size]
+            moving.append(
+                context.read(ends[1], ends[0], timeout=forever)
+                if self._writes
+                else context.write(*ends, timeout=forever)
+            )
+        here, there, sizes = here[~long], there[~long], sizes[~long]
+        if sizes.size:
+            moving.append(
+                context.read_list(memory, block, there, here, sizes, timeout=forever)
+                if self._writes
+                else context.write_list(block, memory, here, there, sizes, timeout=forever)
+            )
+        await _all_of(moving)
 
     async def _through_ring(
         self, pieces: Pieces, memory: Any, part_offset: int, part_nbytes: int, at: Numbers
@@ -167,3 +181,15 @@ class Delivery:
         if late or self._cancelled is None:
             self.results.fail_all(pieces, (Status.DEADLINE if late else Status.CANCELLED).value)
         return late or self._cancelled is None
+
+
+async def _all_of(operations: list[Operation[Any]]) -> None:
+    """Wait for the end of all, and raise the first error; the block is another client's afterwards."""
+    failures = []
+    for operation in operations:
+        try:
+            await operation
+        except ZerohopError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

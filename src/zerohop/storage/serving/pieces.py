@@ -58,6 +58,17 @@ def cut(offsets: Numbers, at: Numbers, lengths: Numbers, most_bytes: int) -> Ite
         first = last
 
 
+def joined(here: Numbers, there: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the ranges that are not empty, with those joined that follow each other at both ends."""
+    some = lengths > 0
+    here, there, lengths = here[some], there[some], lengths[some]
+    if not lengths.size:
+        return here, there, lengths
+    follows = (here[1:] == here[:-1] + lengths[:-1]) & (there[1:] == there[:-1] + lengths[:-1])
+    firsts = np.flatnonzero(np.concatenate(([True], ~follows)))
+    return here[firsts], there[firsts], np.add.reduceat(lengths, firsts)
+
+
 class Results:
     """Joins the results of pieces: a range ends where its first piece does that is short or has failed.
 
