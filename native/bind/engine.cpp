@@ -331,6 +331,7 @@ void register_engine(nb::module_& m) {
                     found = self->works_under_way_at(peer);
                 }
                 std::vector<PyOp> ops;
+                ops.reserve(found.size());
                 for (OpRef& op : found) {
                     ops.push_back({self, std::move(op)});
                 }

@@ -143,7 +143,7 @@ struct PyRing {
     PyRing(PyFileQueue queue, std::shared_ptr<storage::Ring> results, bool writes, storage::Priority place,
            bool by_server)
         : home(std::move(queue)), ring(std::move(results)), write(writes), priority(place), is_served(by_server) {}
-    PyRing(PyRing&&) = default;
+    PyRing(PyRing&&) noexcept = default;
     PyRing& operator=(PyRing&&) = delete;
     ~PyRing() { drop_prepared(); }
 

@@ -83,7 +83,8 @@ std::optional<PyOp> transfer(const PyFileAsking& self, const PyServedNumber& fil
 
 void register_asking(nb::module_& m) {
     nb::class_<PyServedNumber>(m, "ServedNumber",
-                               "The number of a file or of memory at a server, which is told when it is dropped.");
+                               "The number of a file or of memory at a server, which is told when it is dropped.")
+        .def_prop_ro("value", [](const PyServedNumber& self) { return self.number->value(); });
     nb::class_<PyFileAsking>(m, "FileAsking", "Asks a server of this host for transfers, over a lane.")
         .def(
             "__init__",

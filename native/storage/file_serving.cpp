@@ -215,10 +215,11 @@ void FileServing::begin_gathered() {
     if (gathered_.ranges.empty()) {
         return;
     }
-    Outcome outcome = kNoMemory;
+    Outcome outcome;
     try {
         outcome = begin(gathered_);
     } catch (const std::bad_alloc&) { // nothing has begun
+        outcome = kNoMemory;
     }
     if (!outcome.ok()) {
         for (const Range& range : gathered_.ranges) {

@@ -668,7 +668,8 @@ class FileRing:
     def complete(self, records: bytes) -> None: ...
 
 class ServedNumber:
-    pass
+    @property
+    def value(self) -> int: ...
 
 class FileAsking:
     def __init__(self, engine: Engine, lane: Endpoint) -> None: ...
