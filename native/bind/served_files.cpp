@@ -3,7 +3,6 @@
 #include "storage/file_serving.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <memory>
@@ -21,6 +20,11 @@ using storage::Purpose;
 using storage::ServedNumber;
 
 constexpr uint64_t kPartBytes = 8ULL << 20;
+
+// Not the other itself, whose last reference a poller may drop, which has no Python.
+struct PyServedBytes {
+    std::shared_ptr<storage::ServedBytes> bytes = std::make_shared<storage::ServedBytes>();
+};
 
 // Keeps neither alive: the engine has the other until that is closed.
 struct PyFileServing {
@@ -91,8 +95,9 @@ void register_asking(nb::module_& m) {
             [](PyFileAsking* self, const std::shared_ptr<Engine>& engine, const PyEndpoint& lane) {
                 check_open(*engine);
                 const auto asking = std::make_shared<FileAsking>(*engine, lane.endpoint);
-                engine->add_work(asking);
                 new (self) PyFileAsking{engine, asking};
+                const Released release;
+                engine->add_work(asking);
             },
             nb::arg("engine"), nb::arg("lane"))
         .def_prop_ro(
@@ -130,6 +135,16 @@ void register_asking(nb::module_& m) {
                 return PyServedNumber{std::make_shared<const ServedNumber>(asking, what, number)};
             },
             nb::arg("number"), nb::arg("of_file"), "Holds a number that the server has given out.")
+        .def(
+            "close_unused",
+            [](const PyFileAsking& self) {
+                const auto [engine, asking] = self.hold();
+                if (asking && !asking->has_asked()) {
+                    const Released release;
+                    engine->close_work(asking, {Status::closed, Reason::owner_closed});
+                }
+            },
+            "Gives it up if the server has not named its queue, and so was asked for nothing.")
         .def("transfer", &transfer, nb::arg("file"), nb::arg("memory"), nb::arg("region"), nb::arg("write"),
              nb::arg("part_offset"), nb::arg("part_nbytes"), nb::arg("file_offsets"), nb::arg("memory_offsets"),
              nb::arg("lengths"), nb::arg("whole"), nb::arg("deadline_ns"),
@@ -138,17 +153,24 @@ void register_asking(nb::module_& m) {
 }
 
 void register_serving(nb::module_& m) {
+    nb::class_<PyServedBytes>(m, "ServedBytes", "The bytes that a server has moved for clients of its host.")
+        .def(nb::init<>())
+        .def_prop_ro("read", [](const PyServedBytes& self) { return self.bytes->read.load(); })
+        .def_prop_ro("written", [](const PyServedBytes& self) { return self.bytes->written.load(); });
     nb::class_<PyFileServing>(m, "FileServing", "Carries out the transfers that one client of this host asks for.")
         .def(
             "__init__",
-            [](PyFileServing* self, const PyFileQueue& files, const PyEndpoint& lane, uint16_t answers) {
+            [](PyFileServing* self, const PyFileQueue& files, const PyEndpoint& lane, uint16_t answers,
+               const PyServedBytes& bytes) {
                 const Held held = files.hold();
-                const auto serving = std::make_shared<FileServing>(*held.engine, held.queue, lane.endpoint, answers);
-                held.engine->add_work(serving);
+                const auto serving =
+                    std::make_shared<FileServing>(*held.engine, held.queue, lane.endpoint, answers, bytes.bytes);
                 new (self) PyFileServing{held.engine, serving};
+                const Released release;
+                held.engine->add_work(serving);
             },
-            nb::arg("files"), nb::arg("lane"), nb::arg("answers"),
-            "`answers`: the client's queue of notifications for them.")
+            nb::arg("files"), nb::arg("lane"), nb::arg("answers"), nb::arg("bytes"),
+            "`answers`: the client's queue of notifications for them; `bytes` counts.")
         .def_prop_ro(
             "queue",
             [](const PyFileServing& self) {
@@ -175,13 +197,6 @@ void register_serving(nb::module_& m) {
                 return serving ? serving->add_memory(memory.access, start, nbytes, memory.rights) : std::nullopt;
             },
             nb::arg("memory"), nb::arg("start"), nb::arg("nbytes"), "Gives out a number for a part, like add_file().")
-        .def_prop_ro(
-            "moved",
-            [](const PyFileServing& self) {
-                const auto [engine, serving] = self.hold();
-                return serving ? serving->moved() : std::pair<uint64_t, uint64_t>();
-            },
-            "The bytes that were moved out of files, and into them.")
         .def(
             "close",
             [](const PyFileServing& self) {

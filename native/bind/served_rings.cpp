@@ -74,6 +74,7 @@ nb::typed<nb::list, nb::any> submit_served(PyRing& self, size_t count) {
         assert(room);
         bool posted = false;
         try {
+            self.dropped.reserve(self.dropped.size() + 1);
             if (asking && first.file_number && first.memory_number) {
                 const Released release;
                 posted = post(self, *asking, first, ranges);
@@ -86,7 +87,10 @@ nb::typed<nb::list, nb::any> submit_served(PyRing& self, size_t count) {
             }
         } catch (...) { // whatever it is, such as no memory: nothing of these has begun
             self.ring->release(ranges.size());
-            throw;
+            if (nb::len(left) == 0) {
+                throw;
+            }
+            break; // so that those are asked for; the others are still there
         }
         if (posted && ranges.size() == first.ranges.size() - first.begun) {
             self.dropped.push_back(first.keep);

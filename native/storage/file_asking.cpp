@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <utility>
 
 namespace zerohop::storage {
@@ -58,6 +59,11 @@ void FileAsking::ask_by(uint16_t queue) {
     send();
 }
 
+bool FileAsking::has_asked() const {
+    const std::lock_guard lock(lock_);
+    return asks_queue_.has_value();
+}
+
 bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink) {
     if (!ends.file->is_of(*this) || !ends.memory->is_of(*this)) {
         return false;
@@ -71,9 +77,13 @@ bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::share
         return false;
     }
     batch->epoch = epoch_ + waiters_.size();
-    waiting_.push_back(std::move(batch));
+    waiting_.at(static_cast<size_t>(batch->ends.priority)).push_back(std::move(batch));
     under_way_.fetch_add(ranges.size(), std::memory_order_release);
-    send();
+    try {
+        send();
+    } catch (const std::bad_alloc&) {
+        engine_.kick(); // for poll(), which goes on with it
+    }
     return true;
 }
 
@@ -91,19 +101,21 @@ size_t FileAsking::cancel(const Sink& sink, std::optional<uint64_t> userdata) {
             ++found;
         }
     }
-    for (const auto& batch : waiting_) {
-        size_t kept = batch->next;
-        for (size_t i = batch->next; i < batch->ranges.size(); ++i) {
-            if (is_meant(*batch, i)) {
-                end(*batch, i, {0, kCancelled, 0});
-                ++found;
-            } else {
-                batch->ranges[kept++] = batch->ranges[i];
+    for (auto& waiting : waiting_) {
+        for (const auto& batch : waiting) {
+            size_t kept = batch->next;
+            for (size_t i = batch->next; i < batch->ranges.size(); ++i) {
+                if (is_meant(*batch, i)) {
+                    end(*batch, i, {0, kCancelled, 0});
+                    ++found;
+                } else {
+                    batch->ranges[kept++] = batch->ranges[i];
+                }
             }
+            batch->ranges.resize(kept);
         }
-        batch->ranges.resize(kept);
+        std::erase_if(waiting, [](const auto& batch) { return batch->next == batch->ranges.size(); });
     }
-    std::erase_if(waiting_, [](const auto& batch) { return batch->next == batch->ranges.size(); });
     send();
     return found;
 }
@@ -121,16 +133,13 @@ void FileAsking::forget(Purpose::What what, uint16_t number) {
 
 bool FileAsking::poll() {
     bool moved = false;
-    while (const std::optional<Notification> note = engine_.pop_notification(queue_, 0, 0, false)) {
-        moved = true;
-        if (!take(*note)) {
-            lane_->fail({Status::protocol, Reason::malformed});
-            break;
-        }
+    try {
+        moved = take_answers();
+    } catch (const std::bad_alloc&) { // an answer may be lost
+        lane_->fail(kLaneOutOfMemory);
     }
-    if (const Outcome state = lane_state(); under_way_.load(std::memory_order_acquire) != 0 && !state.ok()) {
-        const std::lock_guard lock(lock_);
-        end_all(state);
+    if (const Outcome state = lane_state(); !state.ok() && !is_closed_.load(std::memory_order_relaxed)) {
+        close(state);
         moved = true;
     }
     if (moved || unsent_.load(std::memory_order_acquire) || forgets_.load(std::memory_order_acquire)) {
@@ -140,9 +149,21 @@ bool FileAsking::poll() {
     return moved;
 }
 
+bool FileAsking::take_answers() {
+    bool moved = false;
+    while (const std::optional<Notification> note = engine_.pop_notification(queue_, 0, 0, false)) {
+        moved = true;
+        if (!take(*note)) {
+            lane_->fail({Status::protocol, Reason::malformed});
+            break;
+        }
+    }
+    return moved;
+}
+
 Backlog FileAsking::backlog() const {
     Backlog backlog;
-    backlog.ready = !answered_->empty() || (under_way_.load(std::memory_order_acquire) != 0 && !lane_state().ok()) ||
+    backlog.ready = !answered_->empty() || (!is_closed_.load(std::memory_order_relaxed) && !lane_state().ok()) ||
                     (forgets_.load(std::memory_order_acquire) && !unsent_.load(std::memory_order_acquire));
     return backlog;
 }
@@ -179,9 +200,15 @@ bool FileAsking::take(const Answer& answer) {
     if (slot.is_cancelled) {
         std::erase(cancelled_, answer.slot);
     }
-    slot = {};
-    free_.push_back(answer.slot);
+    free_slot(answer.slot);
     return true;
+}
+
+void FileAsking::free_slot(uint32_t number) {
+    Slot& slot = slots_[number];
+    bytes_asked_ -= slot.batch->ranges[slot.range].nbytes;
+    slot = {};
+    free_.push_back(number);
 }
 
 OpRef FileAsking::under_way_at(int peer) {
@@ -223,14 +250,15 @@ void FileAsking::end_all(Outcome outcome) {
         Slot& slot = slots_[number];
         if (slot.batch) {
             end(*slot.batch, slot.range, {0, outcome, 0});
-            slot = {};
-            free_.push_back(number);
+            free_slot(number);
         }
     }
-    for (const auto& batch : waiting_) {
-        end_rest(*batch, outcome);
+    for (auto& waiting : waiting_) {
+        for (const auto& batch : waiting) {
+            end_rest(*batch, outcome);
+        }
+        waiting.clear();
     }
-    waiting_.clear();
     cancelled_.clear();
     unsent_.store(false, std::memory_order_release);
 }

@@ -9,6 +9,7 @@
 #include "storage/file_messages.hpp"
 #include "storage/file_queue.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -61,6 +62,8 @@ public:
     [[nodiscard]] uint16_t queue() const { return queue_; }
     // Names the server's queue. Nothing is sent before.
     void ask_by(uint16_t queue);
+    // Tells whether the server has named one, and so may have been asked.
+    [[nodiscard]] bool has_asked() const;
 
     // Begins transfers, which tell the sink when they end. Returns false, and begins none, if the server or the lane
     // takes no more, or a number is another server's. Any thread.
@@ -80,7 +83,7 @@ public:
     void close(Outcome outcome) override;
     bool idle() const override { return is_closed_.load(std::memory_order_acquire); }
     OpRef under_way_at(int peer) override;
-    void abandon() override {}
+    void abandon() override { is_closed_.store(true, std::memory_order_release); }
 
 private:
     struct Batch {
@@ -111,11 +114,14 @@ private:
     }
     void send();
     [[nodiscard]] bool send_transfers();
+    [[nodiscard]] bool send_first(std::deque<std::shared_ptr<Batch>>& waiting);
     [[nodiscard]] bool send_cancelled();
     [[nodiscard]] bool send_forgotten();
     [[nodiscard]] bool send(const Purpose& purpose, std::span<const Ask> asks);
+    [[nodiscard]] bool take_answers();
     [[nodiscard]] bool take(const Notification& note);
     [[nodiscard]] bool take(const Answer& answer);
+    void free_slot(uint32_t number);
     void end(const Batch& batch, size_t range, const Ended& ended);
     void end_rest(Batch& batch, Outcome outcome);
     void end_all(Outcome outcome);
@@ -126,7 +132,9 @@ private:
     const std::shared_ptr<NotificationQueue> answered_;
     mutable LaneLock lock_;
     std::optional<uint16_t> asks_queue_;
-    std::deque<std::shared_ptr<Batch>> waiting_; // with transfers that the server was not asked for
+    // With transfers that the server was not asked for.
+    std::array<std::deque<std::shared_ptr<Batch>>, kPriorities> waiting_;
+    uint64_t bytes_asked_ = 0; // of transfers in slots
     std::vector<Slot> slots_;
     std::vector<uint32_t> free_;
     std::deque<Waiter> waiters_;

@@ -34,8 +34,10 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 16);
 
-// Slots of one client: the transfers that it may have asked for and has no answer of.
-inline constexpr uint32_t kSlots = 4096;
+// Slots of one client: the transfers that it may have asked for and has no answer of. Other clients wait no longer than
+// for these, and for this many bytes of them: neither side begins another once there are so many.
+inline constexpr uint32_t kSlots = 1024;
+inline constexpr uint64_t kMostBytesUnderWay = 64ULL << 20;
 // The most bytes of one such transfer. More would keep the disk from others for long.
 inline constexpr uint64_t kMostAskBytes = 64ULL << 20;
 // The slot of the last answer: the server carries out nothing more.

@@ -18,13 +18,19 @@ void FileAsking::send() {
 
 // These return false if the lane has no room.
 bool FileAsking::send_transfers() {
-    while (!waiting_.empty() && !free_.empty()) {
-        const std::shared_ptr<Batch> batch = waiting_.front();
-        if (!batch->sink->wanted()) {
-            end_rest(*batch, kCancelled);
-            waiting_.pop_front();
-            continue;
+    for (auto& waiting : waiting_) {
+        while (!waiting.empty() && !free_.empty() && bytes_asked_ < kMostBytesUnderWay) {
+            if (!send_first(waiting)) {
+                return false;
+            }
         }
+    }
+    return true;
+}
+
+bool FileAsking::send_first(std::deque<std::shared_ptr<Batch>>& waiting) {
+    const std::shared_ptr<Batch> batch = waiting.front();
+    if (batch->sink->wanted()) {
         std::array<Ask, kAsksOfMessage> asks;
         const size_t count = std::min({asks.size(), batch->ranges.size() - batch->next, free_.size()});
         for (size_t i = 0; i < count; ++i) {
@@ -37,12 +43,15 @@ bool FileAsking::send_transfers() {
             return false;
         }
         for (size_t i = 0; i < count; ++i) { // answers are taken under the lock, and so after this
+            bytes_asked_ += asks[i].nbytes;
             slots_[free_.back()] = {batch, batch->next++, false};
             free_.pop_back();
         }
-        if (batch->next == batch->ranges.size()) {
-            waiting_.pop_front();
-        }
+    } else {
+        end_rest(*batch, kCancelled);
+    }
+    if (batch->next == batch->ranges.size()) {
+        waiting.pop_front();
     }
     return true;
 }

@@ -9,10 +9,6 @@ namespace zerohop::storage {
 
 namespace {
 
-// Transfers and bytes of one client that may be under way. Other clients wait no longer than for these. A client that
-// asks for more waits: its messages stay in the queue, whose credits it does not get back.
-constexpr size_t kMostUnderWay = 1024;
-constexpr uint64_t kMostBytesUnderWay = 64ULL << 20;
 constexpr size_t kMessagesAtOnce = 64;
 // Numbers that a client may have.
 constexpr size_t kMostFiles = 4096;
@@ -38,7 +34,7 @@ std::optional<uint16_t> put(std::vector<Entry>& table, size_t most, Entry entry,
 
 } // namespace
 
-FileServing::Answers::Answers(Host& host) : host_(host) {
+FileServing::Answers::Answers(Host& host, std::shared_ptr<ServedBytes> moved) : host_(host), moved_(std::move(moved)) {
     slots_.resize(kSlots);
     answers_.reserve(kSlots);
 }
@@ -59,7 +55,7 @@ void FileServing::Answers::ended(uint64_t slot, const Ended& ended) {
     {
         const std::lock_guard lock(lock_);
         const Slot& of = slots_[slot];
-        (of.write ? written : read).fetch_add(ended.nbytes, std::memory_order_relaxed);
+        (of.write ? moved_->written : moved_->read).fetch_add(ended.nbytes, std::memory_order_relaxed);
         bytes_.fetch_sub(of.nbytes, std::memory_order_release);
         answers_.push_back(
             {ended.nbytes, static_cast<uint32_t>(slot), static_cast<uint16_t>(ended.error), ended.outcome});
@@ -87,10 +83,10 @@ void FileServing::Answers::drop(size_t count) {
 }
 
 FileServing::FileServing(Engine& engine, std::shared_ptr<FileQueue> files, std::shared_ptr<Endpoint> lane,
-                         uint16_t answers)
+                         uint16_t answers, std::shared_ptr<ServedBytes> bytes)
     : engine_(engine), queue_of_files_(std::move(files)), lane_(std::move(lane)), answers_queue_(answers),
       queue_(engine_.open_queue()), asked_(engine_.notifications().of(queue_)),
-      answers_(std::make_shared<Answers>(engine_)) {
+      answers_(std::make_shared<Answers>(engine_, std::move(bytes))) {
     gathered_.ranges.reserve(kMessagesAtOnce * kAsksOfMessage);
     engine_.take_from(queue_, lane_->peer().id());
 }
@@ -112,19 +108,23 @@ std::optional<uint16_t> FileServing::add_memory(std::shared_ptr<const RemoteAcce
                [](const Memory& each) { return each.access == nullptr; });
 }
 
-std::pair<uint64_t, uint64_t> FileServing::moved() const {
-    return {answers_->read.load(std::memory_order_relaxed), answers_->written.load(std::memory_order_relaxed)};
-}
-
-bool FileServing::has_room() const {
-    return answers_->under_way() < kMostUnderWay && answers_->bytes_under_way() < kMostBytesUnderWay;
-}
-
 bool FileServing::poll() {
     bool moved = false;
-    if (is_cut_off() && answers_->wanted()) {
-        close(lane_->state());
+    if (const Outcome state = lane_state(); !state.ok() && answers_->wanted()) {
+        close(state);
     }
+    try {
+        moved = take_asks();
+    } catch (const std::bad_alloc&) { // what was asked for may be lost
+        lane_->fail(kLaneOutOfMemory);
+    }
+    begin_gathered();
+    moved |= send_answers();
+    return moved;
+}
+
+bool FileServing::take_asks() {
+    bool moved = false;
     for (size_t i = 0; i < kMessagesAtOnce && has_room(); ++i) {
         const std::optional<Notification> note = engine_.pop_notification(queue_, 0, 0, false);
         if (!note) {
@@ -136,8 +136,6 @@ bool FileServing::poll() {
             break;
         }
     }
-    begin_gathered();
-    moved |= send_answers();
     return moved;
 }
 

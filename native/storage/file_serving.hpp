@@ -21,10 +21,18 @@
 
 namespace zerohop::storage {
 
+// The bytes that a server has moved for clients of its host.
+struct ServedBytes {
+    std::atomic<uint64_t> read{0};
+    std::atomic<uint64_t> written{0};
+};
+
 class FileServing final : public Work {
 public:
-    // Serves one client, over a lane to it: `answers` is its queue of notifications. Throws NativeError.
-    FileServing(Engine& engine, std::shared_ptr<FileQueue> files, std::shared_ptr<Endpoint> lane, uint16_t answers);
+    // Serves one client, over a lane to it: `answers` is its queue of notifications. Counts into `bytes`. Throws
+    // NativeError.
+    FileServing(Engine& engine, std::shared_ptr<FileQueue> files, std::shared_ptr<Endpoint> lane, uint16_t answers,
+                std::shared_ptr<ServedBytes> bytes);
     ~FileServing() override;
     FileServing(const FileServing&) = delete;
     FileServing& operator=(const FileServing&) = delete;
@@ -37,8 +45,6 @@ public:
     // `start`: where the memory begins in what the access reaches.
     [[nodiscard]] std::optional<uint16_t> add_memory(std::shared_ptr<const RemoteAccess> access, uint64_t start,
                                                      uint64_t nbytes, uint8_t rights);
-    // Returns the bytes that were moved out of files, and into them.
-    [[nodiscard]] std::pair<uint64_t, uint64_t> moved() const;
 
     bool poll() override;
     int fd() const override { return -1; }
@@ -52,7 +58,7 @@ private:
     // it as long as transfers are under way. Needs no memory once it is made, so that every transfer has its answer.
     class Answers final : public Sink {
     public:
-        explicit Answers(Host& host);
+        Answers(Host& host, std::shared_ptr<ServedBytes> moved);
         // Returns false if the slot is taken, or is none.
         [[nodiscard]] bool begin(const Ask& ask, bool write);
         void ended(uint64_t slot, const Ended& ended) override;
@@ -63,8 +69,6 @@ private:
         [[nodiscard]] size_t look(std::span<Answer> into) const; // the first ones, which stay
         void drop(size_t count);
         std::atomic<bool> closed{false};
-        std::atomic<uint64_t> read{0};
-        std::atomic<uint64_t> written{0};
 
     private:
         struct Slot {
@@ -73,6 +77,7 @@ private:
             uint64_t nbytes = 0;
         };
         Host& host_;
+        const std::shared_ptr<ServedBytes> moved_;
         mutable SpinLock lock_;
         std::vector<Slot> slots_;
         std::vector<Answer> answers_;
@@ -99,7 +104,8 @@ private:
         std::vector<Range> ranges;
     };
 
-    [[nodiscard]] bool has_room() const;
+    [[nodiscard]] bool has_room() const { return answers_->bytes_under_way() < kMostBytesUnderWay; }
+    [[nodiscard]] bool take_asks();
     [[nodiscard]] bool take(const Notification& note);
     [[nodiscard]] bool add(const Purpose& purpose, const Ask& ask);
     void forget(const Purpose& purpose, const Ask& ask);
@@ -107,7 +113,10 @@ private:
     [[nodiscard]] Outcome begin(Gathered& gathered);
     [[nodiscard]] bool send_answers();
     [[nodiscard]] bool send(std::span<const Answer> answers);
-    [[nodiscard]] bool is_cut_off() const { return !lane_->state().ok() || !lane_->peer().state().ok(); }
+    [[nodiscard]] Outcome lane_state() const {
+        const Outcome peer = lane_->peer().state();
+        return peer.ok() ? lane_->state() : peer;
+    }
 
     Engine& engine_;
     const std::shared_ptr<FileQueue> queue_of_files_;
@@ -121,7 +130,7 @@ private:
     std::vector<Memory> memories_;
     Gathered gathered_;
     std::atomic<bool> has_parted_{false}; // the client knows that there is no answer more, or is gone
-    bool stuck_ = false;                  // the lane takes no answer before the client has taken some
+    std::atomic<bool> stuck_{false};      // the lane takes no answer before the client has taken some
 };
 
 } // namespace zerohop::storage

@@ -1,60 +1,10 @@
 // Tests transfers that a server on the host carries out for its client, asked for over a lane.
-#include "file_fixture.hpp"
-#include "storage/file_asking.hpp"
-#include "storage/file_serving.hpp"
+#include "served_fixture.hpp"
 
 using namespace zerohop;
 using namespace zerohop::test;
-using storage::FileAsking;
-using storage::FileServing;
+using storage::Priority;
 using storage::Purpose;
-using storage::ServedEnds;
-using storage::ServedNumber;
-
-namespace {
-
-// A server `a`, and a client `b` whose memory the server has mapped.
-struct Served {
-    explicit Served(std::unique_ptr<FileIo> io)
-        : pair("shm"), queue(std::make_shared<FileQueue>(*pair.a.engine, std::move(io), kStaging)),
-          asking(std::make_shared<FileAsking>(*pair.b.engine, pair.b.lane)),
-          serving(std::make_shared<FileServing>(*pair.a.engine, queue, pair.a.lane, asking->queue())) {
-        pair.a.engine->add_work(queue);
-        pair.a.engine->add_work(serving);
-        pair.b.engine->add_work(asking);
-        asking->ask_by(serving->queue());
-    }
-    Served(const Served&) = delete;
-    Served& operator=(const Served&) = delete;
-
-    using Number = std::shared_ptr<const ServedNumber>;
-    Number number(Purpose::What what, uint16_t value) const {
-        return std::make_shared<const ServedNumber>(asking, what, value);
-    }
-    Number add_file(const TestFile& file, bool reads = true, bool writes = true) const {
-        return number(Purpose::What::forget_file, serving->add_file(file.file, reads, writes).value());
-    }
-    Number add_memory(Reach& reach, uint8_t rights = kReadWrite) const {
-        const std::shared_ptr<const Route> route = pair.a.engine->route(reach.route);
-        REQUIRE(route->access != nullptr);
-        return number(Purpose::What::forget_memory,
-                      serving->add_memory(route->access, 0, reach.remote->nbytes(), rights).value());
-    }
-    OpRef start(ServedEnds ends, const std::vector<Range>& ranges) const {
-        OpRef op = pair.b.engine->operations().create(0);
-        auto sink = std::make_shared<storage::OperationSink>(*pair.b.engine, op, ranges.size(), 0,
-                                                             std::make_shared<storage::Moved>());
-        REQUIRE(asking->post(std::move(ends), ranges, std::move(sink)));
-        return op;
-    }
-
-    Pair pair;
-    std::shared_ptr<FileQueue> queue;
-    std::shared_ptr<FileAsking> asking;
-    std::shared_ptr<FileServing> serving;
-};
-
-} // namespace
 
 TEST_CASE("files served: every byte, both ways") {
     for (auto& io : backends()) {
@@ -303,5 +253,46 @@ TEST_CASE("files served: numbers are given back when nothing uses them any more"
         number.reset();
         CHECK(served.pair.b.wait(op) == kOk);
         CHECK(eventually([&] { return file.file.use_count() == 1; }));
+    }
+}
+
+TEST_CASE("files served: what has a higher priority is asked for first") {
+    auto io = std::make_unique<PlayedIo>();
+    PlayedIo& system = *io;
+    Served served(std::move(io));
+    const TestFile file(pattern(8192, 3));
+    Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
+    const auto number = served.add_file(file);
+    const auto memory = served.add_memory(reach);
+    const OpRef low =
+        served.start({number, memory, false, Priority::low}, std::vector<Range>(2 * storage::kSlots, {.nbytes = 1}));
+    REQUIRE(eventually([&] { return system.added().size() == 4; })); // the system takes four at once
+    const OpRef high = served.start({number, memory, false, Priority::high}, {{.nbytes = 2}});
+    size_t ended = 0;
+    size_t before = 0; // transfers that had ended before the one of high priority
+    while (!low->done()) {
+        REQUIRE(eventually([&] { return low->done() || system.added().size() > ended; }));
+        if (system.added().size() > ended) {
+            const Job job = system.added()[ended++];
+            system.end(job, static_cast<int32_t>(job.nbytes));
+            before += high->done() ? 0 : 1;
+        }
+    }
+    CHECK(high->done());
+    CHECK(before < 2 * storage::kSlots);
+}
+
+TEST_CASE("files served: what asks is given up once its server is lost, or was never asked") {
+    for (const bool lost : {false, true}) {
+        CAPTURE(lost);
+        Served served(storage::open_threads(1));
+        if (lost) {
+            served.pair.b.engine->drop_peer(served.pair.b.lane->peer().id(), {Status::peer_lost, Reason::process_died});
+            CHECK(eventually([&] { return served.asking->idle(); }));
+        } else {
+            CHECK(served.asking->has_asked());
+            const auto unused = std::make_shared<storage::FileAsking>(*served.pair.b.engine, served.pair.b.lane);
+            CHECK_FALSE(unused->has_asked());
+        }
     }
 }

@@ -1,6 +1,7 @@
 // Tests allocations that fail on the engine's own threads: operations end, lanes may, and the process goes on. And
 // what a peer can make this process keep.
 #include "raw_peer.hpp"
+#include "served_fixture.hpp"
 
 #include <cstdlib>
 #include <new>
@@ -165,4 +166,47 @@ TEST_CASE("out of memory: what peers ask for and do not take is bounded, for eac
         peers.clear();
         CHECK(eventually([&] { return side.engine->kept_bytes() == 0; }));
     }
+}
+
+TEST_CASE("out of memory: each transfer that a server is asked for has one result, or has not begun") {
+    constexpr size_t kTransfers = 300;
+    std::vector<Range> ranges;
+    for (uint64_t i = 0; i < kTransfers; ++i) {
+        ranges.push_back({.memory_offset = i, .nbytes = 1, .userdata = i});
+    }
+    size_t failed = 0;
+    for (int64_t after = 0; after < 120; ++after) {
+        CAPTURE(after);
+        Served served(storage::open_threads(2));
+        const TestFile file(pattern(8192, 3));
+        Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
+        const auto number = served.add_file(file);
+        const auto memory = served.add_memory(reach);
+        auto ring = std::make_shared<storage::Ring>(*served.pair.b.engine, kTransfers);
+        REQUIRE(ring->reserve(kTransfers));
+        bool begun = false;
+        {
+            const Failing failing(after, 1);
+            std::thread([&] {
+                try {
+                    begun = served.asking->post({number, memory}, ranges, ring);
+                } catch (const std::bad_alloc&) {
+                    begun = false;
+                }
+            }).join();
+            if (begun) {
+                CHECK(eventually([&] { return ring->ready() == kTransfers; }));
+            }
+            failed += failing.any() ? 1 : 0;
+        }
+        std::vector<storage::Completion> done(kTransfers);
+        REQUIRE(ring->take(done) == (begun ? kTransfers : 0));
+        std::vector<bool> found(kTransfers);
+        for (size_t i = 0; begun && i < kTransfers; ++i) {
+            CHECK_FALSE(found[done[i].userdata]);
+            found[done[i].userdata] = true;
+            CHECK(may_be(done[i].outcome));
+        }
+    }
+    CHECK(failed > 20);
 }

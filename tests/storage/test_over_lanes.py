@@ -3,8 +3,10 @@ numbers."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import threading
 from concurrent.futures import CancelledError
 from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ import pytest
 
 import zerohop as zh
 from support.lanes import eventually
+from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
@@ -21,6 +24,7 @@ from support.service import Service
 from support.sizes import MIB
 from support.stores import open_remote, served
 from zerohop import storage
+from zerohop.core.face import Face
 from zerohop.storage import wire
 from zerohop.storage.remote.moves import Moves
 
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.fixtures import OpenContext, StartPeer
+    from support.peer import Peer
+    from zerohop._native import FileAsking
+    from zerohop.core.face import Link
     from zerohop.storage.remote.remote_store import RemoteStore
 
 PAGE = 4096
@@ -334,6 +341,7 @@ def test_clients_that_die(open_context: OpenContext, start_peer: StartPeer, tmp_
                 eventually(lambda before=before: server.statistics().bytes_read > before, "the peer reads nothing")  # type: ignore[misc]  # mypy takes no default here
                 peer.kill()
                 eventually(lambda: server.statistics().files == 0, "the client's file stays open")
+                assert server.statistics().bytes_read > before
                 ring, at = store.ring(8), np.arange(8) * MIB
                 memory.write_bytes(0, bytes(8 * MIB))
                 with store.open("data").result() as file:
@@ -434,3 +442,82 @@ def test_deadlines_and_cancelled_operations(store: RemoteStore, tmp_path: Path) 
             store.listdir().result(PATIENCE_S)
             assert (shown == 2).all()
     assert early
+
+
+def test_a_number_of_a_store_that_was_opened_again(
+    server: storage.Server, open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server said to the Store before means nothing to the one that follows."""
+    (tmp_path / "data").write_bytes(bytes([7]) * PAGE)
+    context, ask = open_context(Options()), Moves.ask_now
+    answered, opened = threading.Event(), asyncio.Event()
+
+    async def late(self: Moves, request: wire.Request, *args: Any) -> Any:
+        answer = await ask(self, request, *args)
+        if isinstance(request, wire.Reach) and not answered.is_set():
+            answered.set()
+            await opened.wait()
+        return answer
+
+    monkeypatch.setattr(Moves, "ask_now", late)
+    first = open_remote(server.url, context)
+    block = context.alloc(PAGE)
+    iov = first.wrap(block)
+    assert answered.wait(PATIENCE_S)
+    first.close()
+    again = open_remote(server.url, context)
+    again._on_control_thread(opened.set)
+    memory = known(again, context.alloc(PAGE))
+    assert first._numbers.number(block) is None
+    iov.close()
+    block.close()
+    del block, iov, first
+    gc.collect()
+    other = known(again, context.alloc(PAGE))
+    with again.open("data").result(PATIENCE_S) as file:
+        assert file.read_into(memory).result(PATIENCE_S) == PAGE
+    assert memory.numpy().all()
+    assert not other.numpy().any()
+    again.close()
+
+
+def test_a_server_that_was_lost_leaves_nothing(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path
+) -> None:
+    """A Context that goes on holds no lane to it, nor what was to ask over that."""
+    (tmp_path / "data").write_bytes(bytes(PAGE))
+    context = open_context(Options())
+
+    servers = [served(start_peer, tmp_path) for _ in range(2)]
+
+    def use(peer: Peer, url: str) -> None:
+        with open_remote(url, context) as store:
+            known(store, context.alloc(PAGE)).close()
+            peer.kill()
+            with pytest.raises(zh.PeerLost):
+                store.listdir().result(PATIENCE_S)
+
+    use(*servers[0])
+    before = holdings()
+    use(*servers[1])
+    expect_given_back(before, holdings, "the client")
+
+
+def test_contexts_that_serve_nothing(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt gives up what was to ask over the lane."""
+    there, here = open_context(Options()), open_context(Options())
+    made: list[FileAsking] = []
+    make = Face._file_asking
+
+    def noted(self: Face, link: Link) -> FileAsking | None:
+        asking = make(self, link)
+        assert asking is not None
+        made.append(asking)
+        return asking
+
+    monkeypatch.setattr(Face, "_file_asking", noted)
+    for _ in range(3):
+        with pytest.raises(zh.Unsupported, match="serves no files"):
+            open_remote(there.url, here)
+    assert len(made) == 3
+    eventually(lambda: not any(each.usable for each in made), "one stays")

@@ -44,7 +44,7 @@ from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
-from zerohop.core.transfers.message_lane import until_lane
+from zerohop.core.transfers.message_lane import until_lane as until_messages
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.posting import find_route, prepare
@@ -54,7 +54,7 @@ from zerohop.errors import PeerLost, from_native, too_many_threads
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from zerohop._native import Endpoint
+    from zerohop._native import Endpoint, ServedBytes
     from zerohop.core.lifecycle import Core
     from zerohop.errors import ZerohopError
 
@@ -94,6 +94,7 @@ __all__ = [
     "start_of",
     "transfer",
     "transfer_many",
+    "until_messages",
     "whole_of",
 ]
 
@@ -225,17 +226,14 @@ class Face(AsyncCloseable):
         lane = _ring_of(link)
         return None if lane is None else FileAsking(self._core.engine, lane)
 
-    async def _file_serving(self, link: Link, files: FileQueue, answers: int) -> FileServing | None:
+    def _file_serving(self, link: Link, files: FileQueue, answers: int, count: ServedBytes) -> FileServing | None:
         """Return what carries out the transfers that a client asks for so; None as ``_file_asking``.
 
-        ``answers`` is the client's queue of notifications for them. On the control thread.
-
-        Raises:
-            ZerohopError: there is no lane.
+        ``answers`` is the client's queue of notifications for them, and ``count`` counts the bytes. On the control
+        thread.
         """
-        await until_lane(link)
         lane = _ring_of(link)
-        return None if lane is None else FileServing(files, lane, answers)
+        return None if lane is None else FileServing(files, lane, answers, count)
 
     def _defer(
         self,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, ZerohopError, copy_of, from_native
-from zerohop.storage.failures import of_errno, server_closed
+from zerohop.errors import CANCELLED, PeerLost, ZerohopError, copy_of, from_native
+from zerohop.storage.failures import REOPEN, of_errno, server_closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,4 +107,7 @@ def _error_of(record: Any, told: Mapping[int, ZerohopError]) -> ZerohopError | C
         error = copy_of(known)
         error.operation, error.bytes_done = "transfer", done
         return error
-    return from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=done)
+    error = from_native(int(record["status"]), int(record["reason"]), operation="transfer", bytes_done=done)
+    if isinstance(error, PeerLost):  # a server
+        error.fix = REOPEN
+    return error

@@ -8,6 +8,8 @@ from typing import Final
 
 from zerohop.errors import EndOfFile, PeerLost, StorageError, ZerohopError, from_os, out_of_descriptors
 
+# The fix where a server was lost.
+REOPEN: Final = "open_store() again, once the server is there"
 _FIXES: Final = {
     errno.ENOENT: "check the path, which counts from the folder of the store",
     errno.EACCES: "check owner and mode of the file and of the folders above it",

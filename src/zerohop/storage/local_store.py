@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from zerohop._native import FileQueue, FileServing, Reached
+    from zerohop._native import FileQueue, FileServing, Reached, ServedBytes
     from zerohop.core.face import Context, Link, Memory, Operation, View
     from zerohop.storage.file import File, Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
@@ -234,9 +234,9 @@ class LocalStore(Store):
         """Have the system keep the pages of a peer's memory at hand, if it can."""
         self._queue.fix(memory)
 
-    async def serving(self, link: Link, answers: int) -> FileServing | None:
+    def serving(self, link: Link, answers: int, count: ServedBytes) -> FileServing | None:
         """Return what carries out the transfers of a client that asks over a lane; see ``Face._file_serving``."""
-        return await self._file_serving(link, self._queue, answers)
+        return self._file_serving(link, self._queue, answers, count)
 
     def let_go(self, memory: Reached) -> None:
         """End what ``keep`` began."""

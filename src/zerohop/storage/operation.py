@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import HOST, Explanation, InFlight
-from zerohop.errors import Closed, DeadlineExceeded
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost
 from zerohop.storage import failures
 
 if TYPE_CHECKING:
@@ -131,4 +131,7 @@ class ServedTransfer(FileTransfer):
             if self._path.has_closed():
                 return Closed("the Store was closed", operation=self._kind, bytes_done=native.bytes_done)
             return failures.server_closed(self._kind, native.bytes_done, self._path.peer)
-        return super()._error_of(native)
+        error = super()._error_of(native)
+        if isinstance(error, PeerLost):
+            error.fix = failures.REOPEN
+        return error

@@ -24,7 +24,6 @@ PAGE_BYTES: Final = 48 << 10
 
 # Bytes of the longest path that Linux takes, without the zero at its end.
 LONGEST_PATH: Final = 4095
-REOPEN: Final = "open_store() again, once the server is there"
 Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LONGEST_PATH)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
 Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]

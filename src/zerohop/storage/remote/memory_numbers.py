@@ -54,9 +54,8 @@ class MemoryNumbers:
 
     async def _ask(self, memory: Memory, handle: bytes) -> None:
         try:
-            answer = await self._moves.ask(wire.Reach(handle), wire.Reached, "prepare", "")
+            answer, number = await self._moves.ask_placed(wire.Reach(handle), wire.Reached, "prepare", "")
         except (ZerohopError, ValueError):  # transfers that ask by messages tell of it
             return
-        number = self._moves.number(answer.place, of_file=False)
         if number is not None:
             self._numbers[memory] = MemoryNumber(number, answer.how)

@@ -11,7 +11,7 @@ from zerohop import errors
 from zerohop.core.face import call, send
 from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
-from zerohop.storage.failures import of_errno, server_closed
+from zerohop.storage.failures import REOPEN, of_errno, server_closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zerohop.core.face import Link
 
 A = TypeVar("A", bound="wire.Answer")
+P = TypeVar("P", "wire.Reached", "wire.Opened")
 
 # The errors that a server may report, by name.
 _ERRORS: Final = {
@@ -86,6 +87,7 @@ class Moves:
             # At once, without a place of those that calls wait for: whatever fails, the server has heard the greeting.
             answer = _parsed(await self._call(hello), wire.Welcome, "open_store", "")
         except Unsupported as error:
+            self.leave()
             raise Unsupported(
                 f"the Context at that URL serves no files: {error.reason}",
                 fix='start a server there: zerohop serve FOLDER, or zerohop.storage.Server("FOLDER")',
@@ -105,10 +107,6 @@ class Moves:
             asking.ask_by(answer.asked)
         return answer
 
-    def number(self, place: int | None, *, of_file: bool) -> ServedNumber | None:
-        """Return what stands for a file's or memory's place, and gives it back; None if there is none."""
-        return None if place is None or self.asking is None else self.asking.number(place, of_file)
-
     def tell(self, request: wire.Request) -> None:
         """Send a request that has no answer worth waiting for."""
         send(self.link, wire.SERVICE, wire.encode(request))
@@ -127,6 +125,21 @@ class Moves:
         del keep
         return answer
 
+    async def ask_placed(
+        self, request: wire.Reach | wire.Open, wanted: type[P], kind: str, path: str
+    ) -> tuple[P, ServedNumber | None]:
+        """Return the answer like ``ask``, and what stands for the place in it; None if it has no place.
+
+        A place means something over the lane by which this side is known when the request is sent. A Store that is
+        closed and opened again has another.
+        """
+        async with self._room:
+            asking = self.asking
+            answer = await self.ask_now(request, wanted, kind, path)
+        if answer.place is None or asking is None or asking is not self.asking:
+            return answer, None
+        return answer, asking.number(answer.place, isinstance(request, wire.Open))
+
     async def ask_now(self, request: wire.Request, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:
         """Send a request before this waits for anything, and return the answer; raise as ``ask`` does."""
         try:
@@ -139,7 +152,7 @@ class Moves:
         try:
             return await call(self.link, wire.SERVICE, wire.encode(request))
         except PeerLost as error:
-            error.fix = wire.REOPEN  # a handle, which the connection's own words advise, helps nobody here
+            error.fix = REOPEN  # a handle, which the connection's own words advise, helps nobody here
             raise
 
     def new_number(self) -> int:
@@ -150,7 +163,9 @@ class Moves:
         """Tell the server that a Store is closed. What is under way ends as usual."""
         self.tell(wire.Leave())
         self._stores -= 1
-        if not self._stores:  # the server ends what it was asked for over the lane, and says over that when it has
+        if not self._stores and self.asking is not None:
+            # What has asked for something stays until the server has said that it has ended all of it.
+            self.asking.close_unused()
             self.asking = None
 
 

@@ -98,8 +98,8 @@ class RemoteStore(ServedTransfers):
 
         async def work() -> File:
             with self._unless_closed():
-                answer = await self._moves.ask(request, wire.Opened, "open", path)
-            number, served = answer.number, self._moves.number(answer.place, of_file=True)
+                answer, served = await self._moves.ask_placed(request, wire.Opened, "open", path)
+            number = answer.number
             if self._closed:
                 self._moves.tell(wire.Close(number))
                 self.check_usable()

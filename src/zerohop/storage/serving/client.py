@@ -6,9 +6,7 @@ import errno
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
-from zerohop.core.face import RemoteBuffer, start_of
+from zerohop.core.face import RemoteBuffer, start_of, until_messages
 from zerohop.errors import AccessDenied
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from typing import TypeAlias
 
-    from zerohop._native import FileServing, Reached
+    from zerohop._native import FileServing, Reached, ServedBytes
     from zerohop.core.face import Link, Route
     from zerohop.storage.file import File
     from zerohop.storage.local_store import LocalStore
@@ -53,9 +51,10 @@ class Client:
         moves: the deliveries that are under way, by their number.
     """
 
-    def __init__(self, link: Link, store: LocalStore, numbers: Iterator[int]) -> None:
+    def __init__(self, link: Link, store: LocalStore, numbers: Iterator[int], count: ServedBytes) -> None:
         self.link = link
         self._store = store
+        self._count = count
         self.stores = self.calls = 0
         self.moves: dict[int, Delivery] = {}
         self._files: dict[int, File] = {}
@@ -65,7 +64,6 @@ class Client:
         self._answers = 0
         # Routes to the memory that has a place, which would not be reached any more without one.
         self._placed: dict[int, Route] = {}
-        self._moved_before = np.zeros(2, np.int64)
         self._numbers = numbers
         # How often each handle is to be kept. A Forget may come while a Keep is still being carried out.
         self._wanted: Counter[bytes] = Counter()
@@ -77,13 +75,6 @@ class Client:
         """Return how many files are open."""
         return len(self._files)
 
-    @property
-    def moved(self) -> tuple[int, int]:
-        """Return the bytes that were moved out of files and into them as the client asked for over its lane."""
-        now = (0, 0) if self._serving is None else self._serving.moved
-        read, written = (self._moved_before + now).tolist()
-        return read, written
-
     async def greet(self, answers: int) -> int:
         """Take what the client asks for over its lane, and return the queue of notifications for that; 0: none.
 
@@ -92,14 +83,11 @@ class Client:
         """
         if not answers:
             return 0
-        if self._serving is None or self._answers != answers:
+        await until_messages(self.link)
+        # All at once from here on: another greeting may come meanwhile.
+        if not self._ended and (self._serving is None or self._answers != answers):
             self._stop_serving()
-            serving = await self._store.serving(self.link, answers)
-            if self._ended or self._serving is not None:  # another greeting may have come meanwhile
-                if serving is not None:
-                    serving.close()
-                return 0
-            self._serving, self._answers = serving, answers
+            self._serving, self._answers = self._store.serving(self.link, answers, self._count), answers
         return 0 if self._serving is None else self._serving.queue
 
     def _stop_serving(self) -> None:
@@ -107,7 +95,6 @@ class Client:
         serving, self._serving = self._serving, None
         if serving is not None:
             self._placed.clear()
-            self._moved_before += serving.moved
             serving.close()
 
     def add_file(self, file: File) -> wire.Opened:

@@ -7,13 +7,12 @@ import contextlib
 import errno
 import itertools
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import NativeError, Status
+from zerohop._native import NativeError, ServedBytes, Status
 from zerohop.core.face import Refusal, random_bytes, start_of
 from zerohop.errors import Closed, ProtocolError, StorageError, ZerohopError, from_native
 from zerohop.storage import file_calls, names, wire
@@ -38,8 +37,7 @@ class StorageService:
 
     Attributes:
         clients: the state of each client, by its link.
-        bytes_read, bytes_written: bytes that were moved out of files, and into them, but for what the clients that are
-            there have asked for over their lanes.
+        bytes_read, bytes_written: bytes that were moved out of files, and into them, as Moves asked for.
         ended: whether the server was closed. Any thread sets it; calls that fail from then on say so.
     """
 
@@ -63,7 +61,7 @@ class StorageService:
         self.ended = False
         self.clients: dict[Link, Client] = {}
         self.bytes_read = self.bytes_written = 0
-        self._counting = threading.Lock()
+        self._count = ServedBytes()
         # Numbers of files are never used again, nor are those of another server of this Context.
         self._numbers = itertools.count(int.from_bytes(random_bytes(5), "big") << 20)
 
@@ -77,7 +75,7 @@ class StorageService:
         if client is None:
             if not isinstance(request, wire.Hello):
                 raise Refusal(Status.PEER_LOST, "the server has ended, or the Store was closed: open_store() again")
-            client = self.clients[link] = Client(link, self._store, self._numbers)
+            client = self.clients[link] = Client(link, self._store, self._numbers, self._count)
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
             client.stores += 1
@@ -105,23 +103,15 @@ class StorageService:
 
     def lost(self, link: Link) -> None:
         """Give up what a client has, which is gone."""
-        client = self.clients.get(link)
+        client = self.clients.pop(link, None)
         if client is not None:
-            client.end()
-            with self._counting:  # so that the client's bytes count once
-                del self.clients[link]
-                read, written = client.moved
-                self.bytes_read += read
-                self.bytes_written += written
             self._blocks.clients = len(self.clients)
+            client.end()
 
     def count(self) -> tuple[int, int, int, int]:
         """Count clients, their files, and the bytes that were read and written. Any thread may call this."""
-        with self._counting:
-            clients = list(self.clients.values())
-            moved = [each.moved for each in clients]
-            read, written = self.bytes_read, self.bytes_written
-        read, written = read + sum(each[0] for each in moved), written + sum(each[1] for each in moved)
+        clients = list(self.clients.values())
+        read, written = self.bytes_read + self._count.read, self.bytes_written + self._count.written
         return len(clients), sum(each.files for each in clients), read, written
 
     def end(self) -> None:
