@@ -19,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,11 +199,14 @@ def child(loader: str, device: str, files: list[str]) -> None:
     import threading
 
     import torch
+    from safetensors.torch import save_file
 
     if device != "cpu":
         torch.ones(1, device=device)
-    with contextlib.suppress(ValueError):  # a load of no file, which some refuse once they have imported everything
-        LOADERS[loader]([], device)
+    with tempfile.TemporaryDirectory() as folder:  # what a first load has to import and to open
+        small = f"{folder}/small.safetensors"
+        save_file({"a": torch.zeros(64, dtype=torch.bfloat16)}, small)
+        LOADERS[loader]([small], device)
     before, peak, over = memory_of_own(), [0], threading.Event()
 
     def watch() -> None:
