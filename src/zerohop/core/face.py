@@ -224,7 +224,10 @@ class Face(AsyncCloseable):
         None if there is no such lane, or it is not a ring in memory, as processes of one host have.
         """
         lane = _ring_of(link)
-        return None if lane is None else FileAsking(self._core.engine, lane)
+        if lane is None:
+            return None
+        self._core.asks = True
+        return FileAsking(self._core.engine, lane)
 
     def _file_serving(self, link: Link, files: FileQueue, answers: int, count: ServedBytes) -> FileServing | None:
         """Return what carries out the transfers that a client asks for so; None as ``_file_asking``.

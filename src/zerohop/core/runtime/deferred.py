@@ -211,11 +211,11 @@ def unfinished(core: Runtime, peer: str = "", native_id: int = -1) -> list[Opera
         peer: id of the peer; empty: all peers.
         native_id: the engine's id of it; -1: all.
     """
-    asked = core.engine.works_under_way_at(native_id)
-    return [
-        *(operation for operation, to in core.deferred.copy().items() if peer in ("", to)),
-        *(begun(InFlight[int](), core, "flush", 0, op, None) for op in asked),
-    ]
+    found: list[Operation[Any]] = [operation for operation, to in core.deferred.copy().items() if peer in ("", to)]
+    if core.asks:
+        asked = core.engine.works_under_way_at(native_id)
+        found += [begun(InFlight[int](), core, "flush", 0, op, None) for op in asked]
+    return found
 
 
 async def all_ended(operations: list[Operation[Any]]) -> None:
