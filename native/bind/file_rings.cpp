@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>

@@ -17,6 +17,8 @@ namespace {
 using storage::FileAsking;
 using storage::FileServing;
 using storage::Purpose;
+using storage::Range;
+using storage::RangePart;
 using storage::ServedNumber;
 
 constexpr uint64_t kPartBytes = 8ULL << 20;
@@ -38,43 +40,44 @@ struct PyFileServing {
     }
 };
 
-// Appends parts of a range that are short enough to be asked for, and leave room for those of other clients.
-void cut(const storage::Range& range, std::vector<storage::Range>& parts) {
-    uint64_t done = 0;
-    do {
-        const uint64_t nbytes = std::min(kPartBytes, range.nbytes - done);
-        parts.push_back({range.file_offset + done, range.memory_offset + done, nbytes, range.userdata});
-        done += nbytes;
-    } while (done < range.nbytes);
-}
-
 std::optional<PyOp> transfer(const PyFileAsking& self, const PyServedNumber& file, const PyServedNumber& memory,
                              const PyRegion& region, bool write, uint64_t part_offset, uint64_t part_nbytes,
                              nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, bool whole,
                              uint64_t deadline_ns) {
     const auto [engine, asking] = self.hold();
     const Part part{{region.get(), {}}, part_offset, part_nbytes};
-    const std::vector<storage::Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, nb::none());
+    const std::vector<Range> ranges = ranges_of(part, file_offsets, memory_offsets, lengths, nb::none());
     if (!asking || ranges.empty()) {
         return std::nullopt;
     }
-    std::vector<storage::Range> parts;
+    // Parts that are short enough to be asked for, and leave room for those of other clients.
+    std::vector<Range> asked;
+    std::vector<RangePart> parts;
+    std::vector<uint64_t> sizes;
+    asked.reserve(ranges.size());
     parts.reserve(ranges.size());
+    sizes.reserve(ranges.size());
     uint64_t least = 0;
-    for (const storage::Range& range : ranges) {
-        cut(range, parts);
+    for (const Range& range : ranges) {
+        uint64_t done = 0;
+        do {
+            const uint64_t nbytes = std::min(kPartBytes, range.nbytes - done);
+            asked.push_back({range.file_offset + done, range.memory_offset + done, nbytes, parts.size()});
+            parts.push_back({sizes.size(), done, nbytes});
+            done += nbytes;
+        } while (done < range.nbytes);
+        sizes.push_back(range.nbytes);
         least += whole ? range.nbytes : 0;
     }
     OpRef op = engine->operations().create(deadline_ns);
     const Released release;
-    auto sink =
-        std::make_shared<storage::OperationSink>(*engine, op, parts.size(), least, std::make_shared<storage::Moved>());
+    auto sink = std::make_shared<storage::PartsSink>(*engine, op, std::move(parts), std::move(sizes), least);
     Place place;
     if (const Outcome pinned = part.target.pin_for(write, place); !pinned.ok()) {
         op->finish(pinned);
         throw NativeError(pinned, "");
     }
-    if (!asking->post({file.number, memory.number, write, storage::Priority::normal, std::move(place)}, parts,
+    if (!asking->post({file.number, memory.number, write, storage::Priority::normal, std::move(place)}, asked,
                       std::move(sink))) {
         op->finish({Status::cancelled, Reason::user}); // nobody has seen it
         return std::nullopt;
@@ -139,8 +142,8 @@ void register_asking(nb::module_& m) {
             "close_unused",
             [](const PyFileAsking& self) {
                 const auto [engine, asking] = self.hold();
+                const Released release;
                 if (asking && !asking->has_asked()) {
-                    const Released release;
                     engine->close_work(asking, {Status::closed, Reason::owner_closed});
                 }
             },

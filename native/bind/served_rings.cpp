@@ -2,16 +2,11 @@
 // reaches the memory and knows the file by a number, and by Python's messages where it does not.
 #include "bind/files.hpp"
 
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 

@@ -79,11 +79,7 @@ bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::share
     batch->epoch = epoch_ + waiters_.size();
     waiting_.at(static_cast<size_t>(batch->ends.priority)).push_back(std::move(batch));
     under_way_.fetch_add(ranges.size(), std::memory_order_release);
-    try {
-        send();
-    } catch (const std::bad_alloc&) {
-        engine_.kick(); // for poll(), which goes on with it
-    }
+    send();
     return true;
 }
 
@@ -122,10 +118,12 @@ size_t FileAsking::cancel(const Sink& sink, std::optional<uint64_t> userdata) {
 
 void FileAsking::forget(Purpose::What what, uint16_t number) {
     if (!is_closed_.load(std::memory_order_acquire)) {
-        {
+        try {
             const std::lock_guard lock(forgotten_lock_);
             forgotten_.push_back({what, number});
             forgets_.store(true, std::memory_order_release);
+        } catch (const std::bad_alloc&) {
+            return; // the number is lost, of which the server has many
         }
         engine_.kick(); // for poll(), which sends it
     }

@@ -144,7 +144,7 @@ private:
     std::atomic<bool> unsent_{false};
     std::atomic<bool> is_closed_{false};
     mutable SpinLock forgotten_lock_;
-    std::vector<Forgotten> forgotten_;
+    std::deque<Forgotten> forgotten_;
     std::atomic<bool> forgets_{false};
 };
 

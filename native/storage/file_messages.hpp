@@ -15,6 +15,7 @@
 namespace zerohop::storage {
 
 // A transfer that is asked for. Numbers of files and memories are those that the server has given out to this client.
+// To cancel a transfer, its slot is enough. What is forgotten is in both `file` and `memory`.
 struct Ask {
     uint64_t file_offset = 0;
     uint64_t memory_offset = 0; // in the memory, from the start of what its handle names

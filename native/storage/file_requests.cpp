@@ -5,14 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <new>
 
 namespace zerohop::storage {
 
 // Sends what there is room for. The caller holds the lock.
 void FileAsking::send() {
     if (asks_queue_ && !is_closed_.load(std::memory_order_relaxed)) {
-        unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory
-        unsent_.store(!(send_forgotten() && send_cancelled() && send_transfers()), std::memory_order_release);
+        unsent_.store(true, std::memory_order_release);
+        try {
+            unsent_.store(!(send_forgotten() && send_cancelled() && send_transfers()), std::memory_order_release);
+        } catch (const std::bad_alloc&) {
+            engine_.kick(); // for poll(), which goes on with it
+        }
     }
 }
 
@@ -32,9 +37,12 @@ bool FileAsking::send_first(std::deque<std::shared_ptr<Batch>>& waiting) {
     const std::shared_ptr<Batch> batch = waiting.front();
     if (batch->sink->wanted()) {
         std::array<Ask, kAsksOfMessage> asks;
-        const size_t count = std::min({asks.size(), batch->ranges.size() - batch->next, free_.size()});
-        for (size_t i = 0; i < count; ++i) {
+        const size_t most = std::min({asks.size(), batch->ranges.size() - batch->next, free_.size()});
+        size_t count = 0;
+        for (uint64_t nbytes = bytes_asked_; count < most && nbytes < kMostBytesUnderWay; ++count) {
+            const size_t i = count;
             const Range& range = batch->ranges[batch->next + i];
+            nbytes += range.nbytes;
             asks[i] = {range.file_offset,           range.memory_offset,       range.nbytes,
                        free_[free_.size() - 1 - i], batch->ends.file->value(), batch->ends.memory->value()};
         }
@@ -73,22 +81,21 @@ bool FileAsking::send_cancelled() {
 
 bool FileAsking::send_forgotten() {
     while (true) {
-        Forgotten last{};
+        Forgotten first{};
         {
             const std::lock_guard lock(forgotten_lock_);
             if (forgotten_.empty()) {
                 forgets_.store(false, std::memory_order_release);
                 return true;
             }
-            last = forgotten_.back();
-            forgotten_.pop_back();
+            first = forgotten_.front(); // the others come behind it meanwhile
         }
-        const Ask ask{.file = last.number, .memory = last.number};
-        if (!send({last.what}, {&ask, 1})) {
-            const std::lock_guard lock(forgotten_lock_);
-            forgotten_.push_back(last);
+        const Ask ask{.file = first.number, .memory = first.number};
+        if (!send({first.what}, {&ask, 1})) {
             return false;
         }
+        const std::lock_guard lock(forgotten_lock_);
+        forgotten_.pop_front();
     }
 }
 

@@ -200,11 +200,13 @@ bool FileServing::add(const Purpose& purpose, const Ask& ask) {
 }
 
 void FileServing::forget(const Purpose& purpose, const Ask& ask) {
+    File file; // both are dropped outside the lock: closing a file may take long
+    Memory memory;
     const std::lock_guard lock(tables_lock_);
     if (purpose.what == Purpose::What::forget_file && ask.file < files_.size()) {
-        files_[ask.file] = {};
+        std::swap(file, files_[ask.file]);
     } else if (purpose.what == Purpose::What::forget_memory && ask.memory < memories_.size()) {
-        memories_[ask.memory] = {};
+        std::swap(memory, memories_[ask.memory]);
     }
 }
 

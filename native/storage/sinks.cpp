@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 namespace zerohop::storage {
@@ -18,6 +19,26 @@ void OperationSink::ended(uint64_t /*userdata*/, const Ended& ended) {
         }
         const OpRef op = std::exchange(op_, OpRef()); // its other holders now see that nothing touches its memory
         host_.finish(op, sum_.outcome, sum_.nbytes, static_cast<uint64_t>(sum_.error));
+    }
+}
+
+void PartsSink::ended(uint64_t part, const Ended& ended) {
+    const RangePart& of = parts_[part];
+    if (ended.nbytes < of.nbytes) {
+        reached_[of.range] = std::min(reached_[of.range], of.start + ended.nbytes);
+    }
+    if (first_failure_.outcome.ok()) {
+        first_failure_ = ended;
+    }
+    if (--left_ == 0) {
+        const uint64_t nbytes = std::accumulate(reached_.begin(), reached_.end(), uint64_t{0});
+        Outcome outcome = first_failure_.outcome;
+        if (outcome.ok() && nbytes < least_) {
+            outcome = {Status::file_error, Reason::none};
+        }
+        const int error = outcome.ok() ? 0 : first_failure_.error;
+        const OpRef op = std::exchange(op_, OpRef()); // its other holders now see that nothing touches its memory
+        host_.finish(op, outcome, nbytes, static_cast<uint64_t>(error));
     }
 }
 

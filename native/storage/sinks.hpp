@@ -36,6 +36,33 @@ private:
     Ended sum_;
 };
 
+// A part of one of an operation's ranges.
+struct RangePart {
+    size_t range = 0;
+    uint64_t start = 0; // in the range
+    uint64_t nbytes = 0;
+};
+
+// Ends an operation like OperationSink, of whose ranges the parts are transfers of their own, with the parts' numbers
+// as userdata. Of a range count the bytes up to the end of the first part that stops short.
+class PartsSink final : public Sink {
+public:
+    PartsSink(Host& host, OpRef op, std::vector<RangePart> parts, std::vector<uint64_t> ranges, uint64_t least)
+        : host_(host), op_(std::move(op)), left_(parts.size()), parts_(std::move(parts)), reached_(std::move(ranges)),
+          least_(least) {}
+    void ended(uint64_t part, const Ended& ended) override;
+    bool wanted() const override { return !op_->done(); }
+
+private:
+    Host& host_;
+    OpRef op_;
+    size_t left_;
+    const std::vector<RangePart> parts_;
+    std::vector<uint64_t> reached_; // of each range; its length at first
+    const uint64_t least_;
+    Ended first_failure_;
+};
+
 // Python reads it as it lies in memory.
 struct Completion {
     uint64_t userdata = 0;

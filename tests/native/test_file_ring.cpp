@@ -221,3 +221,24 @@ TEST_CASE("files: a higher priority goes first where not all can be under way") 
     CHECK(told[6] == Priority::normal);
     CHECK(told[8] == Priority::low);
 }
+
+TEST_CASE("files: of a range in parts count the bytes up to the first part that stops short") {
+    const Side side;
+    const auto run = [&](uint64_t least, const std::vector<std::pair<uint64_t, storage::Ended>>& ends) {
+        OpRef op = side.engine->operations().create(0);
+        storage::PartsSink sink(*side.engine, op, {{0, 0, 8}, {0, 8, 8}, {0, 16, 4}, {1, 0, 8}}, {20, 8}, least);
+        for (const auto& [part, ended] : ends) {
+            CHECK_FALSE(op->done());
+            sink.ended(part, ended);
+        }
+        const Outcome outcome = side.wait(op);
+        return std::pair(outcome, op->bytes_done());
+    };
+    const auto done = [](uint64_t nbytes) { return storage::Ended{nbytes, {}, 0}; };
+    constexpr Outcome kError{Status::file_error, Reason::none};
+    CHECK((run(28, {{3, done(8)}, {0, done(8)}, {2, done(4)}, {1, done(8)}}) == std::pair(kOk, uint64_t{28})));
+    CHECK((run(0, {{3, done(8)}, {0, done(8)}, {2, done(4)}, {1, done(5)}}) == std::pair(kOk, uint64_t{13 + 8})));
+    CHECK((run(28, {{3, done(8)}, {0, done(8)}, {2, done(4)}, {1, done(5)}}) == std::pair(kError, uint64_t{13 + 8})));
+    CHECK((run(0, {{0, {3, kError, ENOSPC}}, {1, done(8)}, {2, done(4)}, {3, done(8)}}) ==
+           std::pair(kError, uint64_t{3 + 8})));
+}

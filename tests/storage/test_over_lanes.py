@@ -75,8 +75,13 @@ def known(store: RemoteStore, memory: zh.Memory) -> zh.Memory:
         ring.prepare(memory[:0], file, 0)  # asks for the number
         ring.submit()
         ring.wait(timeout=PATIENCE_S)
-    eventually(lambda: store._numbers.number(memory) is not None, "the server gives the memory no number")
+    eventually(lambda: bool(numbers_of(store, memory)), "the server gives the memory no number")
     return memory
+
+
+def numbers_of(store: RemoteStore, memory: zh.Memory) -> list[Any]:
+    """The numbers that the server has given to handles of the memory."""
+    return [each for each in store._numbers._numbers.get(memory, {}).values() if each is not None]
 
 
 @pytest.mark.parametrize("device", ["host", "sim:0"])
@@ -468,7 +473,7 @@ def test_a_number_of_a_store_that_was_opened_again(
     again = open_remote(server.url, context)
     again._on_control_thread(opened.set)
     memory = known(again, context.alloc(PAGE))
-    assert first._numbers.number(block) is None
+    assert not numbers_of(first, block)
     iov.close()
     block.close()
     del block, iov, first
@@ -521,3 +526,46 @@ def test_contexts_that_serve_nothing(open_context: OpenContext, monkeypatch: pyt
             open_remote(there.url, here)
     assert len(made) == 3
     eventually(lambda: not any(each.usable for each in made), "one stays")
+
+
+def test_memory_with_other_handles(store: RemoteStore, tmp_path: Path, moved_by_messages: list[wire.Move]) -> None:
+    """A handle with other rights, and one that follows a revoked one, have numbers of their own."""
+    there = pattern(1, PAGE)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    memory = store.context.alloc(PAGE)
+    with store.open("data").result() as file, store.open("copy", "w").result() as copy:
+
+        def both_ways() -> None:
+            memory.write_bytes(0, bytes(PAGE))
+            assert file.read_into(memory).result(PATIENCE_S) == PAGE
+            assert (memory.numpy() == there).all()
+            assert copy.write_from(memory.view(0, PAGE, readonly=True)).result(PATIENCE_S) == PAGE
+            assert (tmp_path / "copy").read_bytes() == there.tobytes()
+
+        both_ways()
+        eventually(lambda: len(numbers_of(store, memory)) == 2, "the server gives too few numbers")
+        moved_by_messages.clear()
+        both_ways()
+        assert not moved_by_messages
+        memory.revoke()
+        both_ways()
+        eventually(lambda: len(numbers_of(store, memory)) == 4, "the server gives too few numbers")
+        moved_by_messages.clear()
+        both_ways()
+        assert not moved_by_messages
+
+
+def test_a_store_of_the_server_before(open_context: OpenContext, tmp_path: Path) -> None:
+    """Closing it takes nothing from a Store of the server that has followed in the same Context."""
+    (tmp_path / "data").write_bytes(pattern(1, PAGE).tobytes())
+    there, here = open_context(Options()), open_context(Options())
+    with storage.Server(tmp_path, ctx=there) as before:
+        old = open_remote(before.url, here)
+    with storage.Server(tmp_path, ctx=there) as server, open_remote(server.url, here) as store:
+        file = store.open("data").result(PATIENCE_S)
+        old.close()
+        target = np.zeros(PAGE, np.uint8)
+        assert store.listdir().result(PATIENCE_S) == ["data"]
+        assert file.read_into(target).result(PATIENCE_S) == PAGE
+        assert (target == pattern(1, PAGE)).all()
+        file.close()

@@ -95,7 +95,7 @@ def completions(records: np.ndarray[Any, Any], told: Mapping[int, ZerohopError])
 def _error_of(record: Any, told: Mapping[int, ZerohopError]) -> ZerohopError | CancelledError:
     result, done = int(record["result"]), int(record["done"])
     if record["status"] == CANCELLED:
-        # ImportedIov here because concurrent.futures imports logging, which nothing else needs.
+        # Imported here because concurrent.futures imports logging, which nothing else needs.
         from concurrent.futures import CancelledError
 
         return CancelledError("the transfer was cancelled")

@@ -54,7 +54,7 @@ def open_store(
         Closed: the Context is closed.
     """
     if isinstance(where, str) and where.startswith(_SCHEME):
-        # ImportedIov here because a local folder needs nothing of it.
+        # Imported here because a local folder needs nothing of it.
         from zerohop.storage.remote.remote_store import RemoteStore
 
         if require is not None:

@@ -46,7 +46,13 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
 
 class Leave(msgspec.Struct, tag="leave", array_like=True):
-    """Ends what a Hello began. With the last one the server closes all files of the client."""
+    """Ends what a Hello began. With the last one the server closes all files of the client.
+
+    Attributes:
+        server: the number of the server that was greeted, as another may have followed; 0: whichever is there.
+    """
+
+    server: int = 0
 
 
 class Keep(msgspec.Struct, tag="keep", array_like=True):
@@ -76,7 +82,7 @@ class Open(msgspec.Struct, tag="open", array_like=True):
 
 
 class Close(msgspec.Struct, tag="close", array_like=True):
-    """Closes a file, whose number may then stand for another."""
+    """Closes a file, whose number is never used again."""
 
     file: int
 
@@ -144,6 +150,7 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
         why_no_uring: why it does not use io_uring; empty if it does.
         read_only: whether it changes nothing.
         asked: its queue of notifications for what the client asks over the lane; 0: it takes Moves alone.
+        server: a number that no other server of the Context has.
     """
 
     version: int
@@ -151,6 +158,7 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
     why_no_uring: str
     read_only: bool
     asked: _Queue = 0
+    server: int = 0
 
 
 class Reached(msgspec.Struct, tag="reached", array_like=True):

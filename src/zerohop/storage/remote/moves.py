@@ -78,9 +78,9 @@ class Moves:
         Raises:
             Unsupported: nothing is served there, or by another version.
         """
-        self._stores += 1
         if self.asking is None or not self.asking.usable:
             self.asking = make_asking()
+        self._stores += 1
         asking = self.asking
         hello = wire.Hello(wire.VERSION, 0 if asking is None else asking.queue)
         try:
@@ -105,6 +105,9 @@ class Moves:
             )
         if asking is not None and answer.asked:
             asking.ask_by(answer.asked)
+        elif asking is not None and asking is self.asking:
+            asking.close_unused()
+            self.asking = None
         return answer
 
     def tell(self, request: wire.Request) -> None:
@@ -159,9 +162,12 @@ class Moves:
         """Return a number for a Move. Any thread may call this."""
         return next(self._numbers)
 
-    def leave(self) -> None:
-        """Tell the server that a Store is closed. What is under way ends as usual."""
-        self.tell(wire.Leave())
+    def leave(self, server: int = 0) -> None:
+        """Tell a server that a Store is closed. What is under way ends as usual.
+
+        ``server`` is its number of Welcome; 0: whichever is there.
+        """
+        self.tell(wire.Leave(server))
         self._stores -= 1
         if not self._stores and self.asking is not None:
             # What has asked for something stays until the server has said that it has ended all of it.

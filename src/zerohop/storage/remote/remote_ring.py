@@ -116,9 +116,10 @@ class RemoteRing:
         """Begin the first transfers that were added."""
         left = self._native.submit_served(count)
         self._release_dropped()
-        for place, ((file, lent), shared, *arrays) in enumerate(left):
+        for (_, lent), shared, *_ in left:
             if shared:
                 lent.hold()
+        for place, ((file, lent), _, *arrays) in enumerate(left):
             try:
                 self._begin(self, Batch(file, lent, *(np.frombuffer(each, np.int64) for each in arrays)))
             except BaseException as error:

@@ -43,26 +43,28 @@ class RemoteStore(ServedTransfers):
         # Numbers of the files that are open at the server. On the control thread.
         self._open_files: set[int] = set()
 
-        greeted: list[Moves] = []
+        greeted: list[tuple[Moves, int]] = []
         given_up: list[bool] = []
 
         async def begin() -> tuple[Moves, wire.Welcome]:
             moves = Moves.over(await self._connect(where))
             welcome = await moves.begin(lambda: self._file_asking(moves.link))
-            greeted.append(moves)
+            greeted.append((moves, welcome.server))
             if given_up:
-                moves.leave()
+                moves.leave(welcome.server)
             return moves, welcome
 
         def give_up() -> None:
             given_up.append(True)
             if greeted:
-                greeted[0].leave()
+                moves, server = greeted[0]
+                moves.leave(server)
 
         try:
             self._moves, welcome = self._defer("open_store", self._deadline(None), begin).result()
             self._engine, self._why_no_uring = welcome.engine, welcome.why_no_uring
             self.read_only = welcome.read_only
+            self._server = welcome.server
         except BaseException:
             # The answer may come all the same, and the server would take this side for a client.
             self._on_control_thread(give_up)
@@ -191,4 +193,4 @@ class RemoteStore(ServedTransfers):
     def _leave(self) -> None:
         for number in list(self._open_files):
             self._forget_file(number)
-        self._moves.leave()
+        self._moves.leave(self._server)

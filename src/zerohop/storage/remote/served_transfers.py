@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from zerohop.storage.remote.transfer import Transfer
 from zerohop.storage.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zerohop._native import Op
     from zerohop.core.face import Local, Memory, Operation, View
@@ -99,8 +100,8 @@ class ServedTransfers(Store):
         if lent.is_once:
             return None
         memory = whole_of(lent.view)
-        number = self._numbers.number(memory)
-        if number is None and not self._numbers.knows(memory):
+        number = self._numbers.number(memory, lent.handle)
+        if number is None and self._numbers.asks_for(memory, lent.handle):
             self._on_control_thread(self._numbers.ask, memory, lent.handle)
         return number
 
@@ -131,7 +132,7 @@ class ServedTransfers(Store):
         nbytes = int(lengths.sum())
         ends = (view.device, "file") if writes else ("file", view.device)
         peer = self._moves.link.peer
-        path = ServedPath(file.path, ends, peer, lambda: self._closed)
+        path = ServedPath(file.path, ends, peer, _is_closed(self))
         deadline_ns = self._deadline(timeout)
         lent = self._lending.lent(self._lend, self._take_back, _own(view), writes=writes)
         whole = not (short or writes)
@@ -235,3 +236,14 @@ class ServedTransfers(Store):
 def _own(view: AnyMemory) -> Memory | View:
     assert not isinstance(view, ImportedIov)  # memory_of() has refused it
     return view
+
+
+def _is_closed(store: ServedTransfers) -> Callable[[], bool]:
+    """Return a function that tells whether a Store was closed, and does not keep it alive."""
+    there = weakref.ref(store)
+
+    def is_closed() -> bool:
+        found = there()
+        return found is None or found._closed
+
+    return is_closed

@@ -94,8 +94,8 @@ class Client:
         """Take nothing more over the lane. The client hears when nothing uses its memory any more."""
         serving, self._serving = self._serving, None
         if serving is not None:
-            self._placed.clear()
             serving.close()
+            self._placed.clear()
 
     def add_file(self, file: File) -> wire.Opened:
         """Keep an open file, and return its number and place; raise StorageError (EMFILE) if there are too many."""

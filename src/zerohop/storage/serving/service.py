@@ -63,6 +63,7 @@ class StorageService:
         self.bytes_read = self.bytes_written = 0
         self._count = ServedBytes()
         # Numbers of files are never used again, nor are those of another server of this Context.
+        self._number = int.from_bytes(random_bytes(7), "big") | 1
         self._numbers = itertools.count(int.from_bytes(random_bytes(5), "big") << 20)
 
     def __call__(self, link: Link, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
@@ -78,15 +79,18 @@ class StorageService:
             client = self.clients[link] = Client(link, self._store, self._numbers, self._count)
             self._blocks.clients = len(self.clients)
         if isinstance(request, wire.Hello):
+            if client.calls >= wire.MOST_CALLS:
+                raise _too_many_calls()
             client.stores += 1
             return self._greet(client, request)
         if isinstance(request, wire.Close):
             client.close_file(request.file)
             return b""
         if isinstance(request, wire.Leave):
-            client.stores -= 1
-            if client.stores <= 0:
-                self.lost(link)
+            if request.server in (0, self._number):
+                client.stores -= 1
+                if client.stores <= 0:
+                    self.lost(link)
             return b""
         if isinstance(request, wire.Forget):
             client.forget(request.handle)
@@ -98,7 +102,7 @@ class StorageService:
                 delivery.cancel(np.frombuffer(whole, _INT64) if request.ranges else None)
             return b""
         if client.calls >= wire.MOST_CALLS:
-            raise Refusal(Status.ACCESS_DENIED, f"more than {wire.MOST_CALLS} calls of one client at a time")
+            raise _too_many_calls()
         return self._answer(client, request)
 
     def lost(self, link: Link) -> None:
@@ -121,12 +125,17 @@ class StorageService:
 
     async def _greet(self, client: Client, request: wire.Hello) -> bytes:
         asked = 0
-        if request.version == wire.VERSION:
-            # Without a lane the client asks by Move, or is gone.
-            with contextlib.suppress(ZerohopError, NativeError):
-                asked = await client.greet(request.answers)
+        client.calls += 1
+        try:
+            if request.version == wire.VERSION:
+                # Without a lane the client asks by Move, or is gone.
+                with contextlib.suppress(ZerohopError, NativeError):
+                    asked = await client.greet(request.answers)
+        finally:
+            client.calls -= 1
         store = self._store
-        return wire.encode(wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only, asked))
+        welcome = wire.Welcome(wire.VERSION, store.engine, store.why_no_uring, self._read_only, asked, self._number)
+        return wire.encode(welcome)
 
     async def _answer(self, client: Client, request: wire.Request) -> bytes:
         client.calls += 1
@@ -216,6 +225,10 @@ class StorageService:
     async def _blocking(self, call: Callable[[], Any]) -> Any:
         async with self._threads:
             return await self._in_thread(call)
+
+
+def _too_many_calls() -> Refusal:
+    return Refusal(Status.ACCESS_DENIED, f"more than {wire.MOST_CALLS} calls of one client at a time")
 
 
 def _failed(error: Exception) -> wire.Failed:
