@@ -16,7 +16,13 @@ import zerohop
 def _with_destructors() -> list[type[Any]]:
     """All classes of the library that have one."""
     names = [module.name for module in pkgutil.walk_packages(zerohop.__path__, "zerohop.")]
-    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    modules = []
+    for name in names:
+        try:
+            modules += [importlib.import_module(name)] if not name.endswith("__main__") else []
+        except ModuleNotFoundError as error:  # the library that it is for is not installed here
+            if not name.startswith("zerohop.integrations.") or (error.name or "").startswith("zerohop"):
+                raise
     found = {each for module in modules for each in vars(module).values() if inspect.isclass(each)}
     ours = {each for each in found if each.__module__.startswith("zerohop.")}
     return sorted(

@@ -121,6 +121,7 @@ def test_the_names_that_safetensors_has_for_frameworks(path: str) -> None:
 
 
 def test_dtypes_of_less_than_a_byte(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     without = r"leave the tensor out: names=lambda name: name != 'x'"
     pairs, six = write(tmp_path / "f4", "F4", [4], 2), write(tmp_path / "f6", "F6_E2M3", [4], 3)
     odd = write(tmp_path / "odd", "F4", [2, 3], 3)
