@@ -118,7 +118,7 @@ struct Prepared {
     Target memory;
     std::vector<storage::Range> ranges;
     size_t begun = 0;
-    // Of a server's. Both numbers are null where only Python can ask for the transfers.
+    // These are set for a server's file. Both numbers are null where only Python can ask for the transfers.
     std::shared_ptr<const storage::ServedNumber> file_number{};
     std::shared_ptr<const storage::ServedNumber> memory_number{};
     nb::object keep{}; // what Python asks by

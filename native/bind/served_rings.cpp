@@ -80,7 +80,7 @@ nb::typed<nb::list, nb::any> submit_served(PyRing& self, size_t count) {
                                            bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
                                            bytes_of(ranges, &Range::userdata)));
             }
-        } catch (...) { // whatever it is, such as no memory: nothing of these has begun
+        } catch (...) { // Python may lack memory, and so may native code: none of these transfers has begun
             self.ring->release(ranges.size());
             if (nb::len(left) == 0) {
                 throw;

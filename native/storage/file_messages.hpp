@@ -47,7 +47,7 @@ inline constexpr uint32_t kFarewell = UINT32_MAX;
 inline constexpr size_t kAsksOfMessage = kMaxMessage / sizeof(Ask);
 inline constexpr size_t kAnswersOfMessage = kMaxMessage / sizeof(Answer);
 
-// What a message of Asks is about: the value of its notification.
+// Tells what is asked for by a message of Asks. Its number is the value of the notification.
 struct Purpose {
     // forget_file, forget_memory: the number means nothing from now on. These come behind the transfers that they end.
     enum class What : uint8_t { transfer, cancel, forget_file, forget_memory };

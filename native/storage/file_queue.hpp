@@ -28,7 +28,7 @@ namespace zerohop::storage {
 // Larger transfers are cut into pieces, which the system carries out at the same time.
 inline constexpr uint64_t kPieceBytes = 1ULL << 20;
 
-// Of a transfer that its caller has cancelled.
+// The outcome of a transfer that its caller has cancelled.
 inline constexpr Outcome kCancelled{Status::cancelled, Reason::user};
 
 // How a transfer has ended. `nbytes` from its start were moved, all of them if there is no failure and the file did not

@@ -79,7 +79,7 @@ def test_too_few_descriptors(tmp_path: Path, most: int) -> None:
 
 
 def test_few_descriptors_for_good(tmp_path: Path) -> None:
-    """What the user may have is what the advice asks for."""
+    """The advice asks for no more descriptors than the user may have."""
     run = zerohop("serve", tmp_path, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 1000)))
     assert run.stderr.endswith("Fix: raise the limit: ulimit -n 1000\n")
 

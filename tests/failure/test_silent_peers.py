@@ -246,7 +246,7 @@ def _seated(context: zh.Context) -> None:
 def test_a_machine_that_stood_still_sends_no_crowd_away(
     open_context: OpenContext, nobody_is_late: None, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
 ) -> None:
-    """All that came before may still speak, though others come."""
+    """Peers that came before may still speak when others come."""
     monkeypatch.setattr(waiting_room, "GRACE_S", PATIENCE_S)
     context = open_context(Options(providers=("tcp",)))
     clients = [

@@ -6,6 +6,24 @@ using namespace zerohop::test;
 using storage::Priority;
 using storage::Purpose;
 
+namespace {
+
+// A server of a file of 8 KiB whose system the test plays, and a client with as much memory.
+struct Played : Served {
+    explicit Played(std::unique_ptr<PlayedIo> io = std::make_unique<PlayedIo>()) : Played(*io, io) {}
+
+    PlayedIo& system;
+    TestFile file{pattern(8192, 3)};
+    Reach reach = pair.reach(8192, kHostDevice, kHostDevice, true);
+    Number file_number = add_file(file);
+    Number memory_number = add_memory(reach);
+
+private:
+    Played(PlayedIo& played, std::unique_ptr<PlayedIo>& io) : Served(std::move(io)), system(played) {}
+};
+
+} // namespace
+
 TEST_CASE("files served: every byte, both ways") {
     for (auto& io : backends()) {
         CAPTURE(io->name());
@@ -73,25 +91,19 @@ TEST_CASE("files served: what is refused") {
 }
 
 TEST_CASE("files served: a cancelled transfer ends when the system has ended it") {
-    auto io = std::make_unique<PlayedIo>();
-    PlayedIo& system = *io;
-    Served served(std::move(io));
-    const TestFile file(pattern(8192, 3));
-    Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-    const auto number = served.add_file(file);
-    const auto memory = served.add_memory(reach);
+    Played served;
     auto ring = std::make_shared<storage::Ring>(*served.pair.b.engine, 16);
     REQUIRE(ring->reserve(6));
     std::vector<Range> ranges;
     for (uint64_t i = 0; i < 6; ++i) { // the system takes four at once
         ranges.push_back({.memory_offset = i, .nbytes = 1, .userdata = i});
     }
-    REQUIRE(served.asking->post({number, memory}, ranges, ring));
-    REQUIRE(eventually([&] { return system.added().size() == 4; }));
+    REQUIRE(served.asking->post({served.file_number, served.memory_number}, ranges, ring));
+    REQUIRE(eventually([&] { return served.system.added().size() == 4; }));
     CHECK(served.asking->cancel(*ring, std::nullopt) == 6);
     REQUIRE(eventually([&] { return ring->ready() == 2; })); // those that had not begun
-    for (const Job& job : system.added()) {
-        system.end(job, 1);
+    for (const Job& job : served.system.added()) {
+        served.system.end(job, 1);
     }
     REQUIRE(eventually([&] { return ring->ready() == 6; }));
     std::array<storage::Completion, 6> done;
@@ -99,46 +111,35 @@ TEST_CASE("files served: a cancelled transfer ends when the system has ended it"
     for (const auto& each : done) {
         CHECK(each.outcome == kCancelled);
     }
-    CHECK(system.added().size() == 4);
+    CHECK(served.system.added().size() == 4);
 }
 
 TEST_CASE("files served: a server that ends says so when it is done") {
-    auto io = std::make_unique<PlayedIo>();
-    PlayedIo& system = *io;
-    Served served(std::move(io));
-    const TestFile file(pattern(8192, 3));
-    Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-    const auto number = served.add_file(file);
-    const auto memory = served.add_memory(reach);
-    const OpRef op = served.start({number, memory}, {{.nbytes = 10}});
-    REQUIRE(eventually([&] { return system.added().size() == 1; }));
+    Played served;
+    const OpRef op = served.start({served.file_number, served.memory_number}, {{.nbytes = 10}});
+    REQUIRE(eventually([&] { return served.system.added().size() == 1; }));
     served.pair.a.engine->close_work(served.serving, {Status::closed, Reason::owner_closed});
     CHECK_FALSE(served.serving->idle());
     CHECK_FALSE(op->done());
-    system.end(system.added()[0], 10);
+    served.system.end(served.system.added()[0], 10);
     CHECK(served.pair.b.wait(op) == Outcome{Status::peer_lost, Reason::owner_closed});
     REQUIRE(eventually([&] { return served.serving->idle() && !served.asking->usable(); }));
-    CHECK_FALSE(served.asking->post({number, memory}, std::vector<Range>{{.nbytes = 1}}, nullptr));
+    CHECK_FALSE(
+        served.asking->post({served.file_number, served.memory_number}, std::vector<Range>{{.nbytes = 1}}, nullptr));
 }
 
 TEST_CASE("files served: a peer that is lost") {
     for (const bool server : {false, true}) {
         CAPTURE(server);
-        auto io = std::make_unique<PlayedIo>();
-        PlayedIo& system = *io;
-        Served served(std::move(io));
-        const TestFile file(pattern(8192, 3));
-        Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-        const auto number = served.add_file(file);
-        const auto memory = served.add_memory(reach);
-        const OpRef op = served.start({number, memory}, {{.nbytes = 10}});
-        REQUIRE(eventually([&] { return system.added().size() == 1; }));
+        Played served;
+        const OpRef op = served.start({served.file_number, served.memory_number}, {{.nbytes = 10}});
+        REQUIRE(eventually([&] { return served.system.added().size() == 1; }));
         Side& survivor = server ? served.pair.b : served.pair.a;
         survivor.engine->drop_peer(survivor.lane->peer().id(), {Status::peer_lost, Reason::process_died});
         if (server) {
             CHECK(survivor.wait(op) == Outcome{Status::peer_lost, Reason::process_died});
         }
-        system.end(system.added()[0], 10);
+        served.system.end(served.system.added()[0], 10);
         if (!server) {
             CHECK(eventually([&] { return served.serving->idle(); }));
         }
@@ -174,17 +175,11 @@ TEST_CASE("files served: a client that talks nonsense is cut off") {
     };
     for (const auto& [value, text] : nonsense) {
         CAPTURE(value);
-        auto io = std::make_unique<PlayedIo>(); // nothing ends by itself
-        PlayedIo& system = *io;
-        Served served(std::move(io));
-        const TestFile file(pattern(8192, 3));
-        Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-        const auto number = served.add_file(file);
-        const auto memory = served.add_memory(reach);
+        Played served;
         send_raw(served.pair.b, served.serving->queue(), value, text);
         CHECK(eventually([&] { return !served.pair.a.lane->state().ok(); }));
-        for (const Job& job : system.added()) {
-            system.end(job, 1);
+        for (const Job& job : served.system.added()) {
+            served.system.end(job, 1);
         }
         CHECK(eventually([&] { return served.serving->idle(); }));
     }
@@ -193,15 +188,9 @@ TEST_CASE("files served: a client that talks nonsense is cut off") {
 TEST_CASE("files served: a server that talks nonsense is lost") {
     for (int kind = 0; kind < 8; ++kind) {
         CAPTURE(kind);
-        auto io = std::make_unique<PlayedIo>();
-        PlayedIo& system = *io;
-        Served served(std::move(io));
-        const TestFile file(pattern(8192, 3));
-        Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-        const auto number = served.add_file(file);
-        const auto memory = served.add_memory(reach);
-        const OpRef op = served.start({number, memory, true}, {{.nbytes = 10}});
-        REQUIRE(eventually([&] { return system.added().size() == 1; }));
+        Played served;
+        const OpRef op = served.start({served.file_number, served.memory_number, true}, {{.nbytes = 10}});
+        REQUIRE(eventually([&] { return served.system.added().size() == 1; }));
         storage::Answer answer{.done = 10, .slot = 0, .error = 0, .outcome = {}};
         switch (kind) {
         case 0:
@@ -235,8 +224,8 @@ TEST_CASE("files served: a server that talks nonsense is lost") {
         send_raw(served.pair.a, served.asking->queue(), 0, text);
         CHECK_FALSE(served.pair.b.wait(op).ok());
         CHECK_FALSE(served.pair.b.lane->state().ok());
-        for (const Job& job : system.added()) {
-            system.end(job, 10);
+        for (const Job& job : served.system.added()) {
+            served.system.end(job, 10);
         }
     }
 }
@@ -257,24 +246,18 @@ TEST_CASE("files served: numbers are given back when nothing uses them any more"
 }
 
 TEST_CASE("files served: what has a higher priority is asked for first") {
-    auto io = std::make_unique<PlayedIo>();
-    PlayedIo& system = *io;
-    Served served(std::move(io));
-    const TestFile file(pattern(8192, 3));
-    Reach reach = served.pair.reach(8192, kHostDevice, kHostDevice, true);
-    const auto number = served.add_file(file);
-    const auto memory = served.add_memory(reach);
-    const OpRef low =
-        served.start({number, memory, false, Priority::low}, std::vector<Range>(2 * storage::kSlots, {.nbytes = 1}));
-    REQUIRE(eventually([&] { return system.added().size() == 4; })); // the system takes four at once
-    const OpRef high = served.start({number, memory, false, Priority::high}, {{.nbytes = 2}});
+    Played served;
+    const OpRef low = served.start({served.file_number, served.memory_number, false, Priority::low},
+                                   std::vector<Range>(2 * storage::kSlots, {.nbytes = 1}));
+    REQUIRE(eventually([&] { return served.system.added().size() == 4; })); // the system takes four at once
+    const OpRef high = served.start({served.file_number, served.memory_number, false, Priority::high}, {{.nbytes = 2}});
     size_t ended = 0;
     size_t before = 0; // transfers that had ended before the one of high priority
     while (!low->done()) {
-        REQUIRE(eventually([&] { return low->done() || system.added().size() > ended; }));
-        if (system.added().size() > ended) {
-            const Job job = system.added()[ended++];
-            system.end(job, static_cast<int32_t>(job.nbytes));
+        REQUIRE(eventually([&] { return low->done() || served.system.added().size() > ended; }));
+        if (served.system.added().size() > ended) {
+            const Job job = served.system.added()[ended++];
+            served.system.end(job, static_cast<int32_t>(job.nbytes));
             before += high->done() ? 0 : 1;
         }
     }

@@ -80,7 +80,7 @@ class StoreFileSystem(StoreCopies):
         if store is None and not where:
             raise ValueError(f'name the folder or the server: StoreFileSystem("/data"), or {urls.SCHEME}HOST:PORT/path')
         # fsspec calls it of the class, and of an object, which knows whose paths it has.
-        self._strip_protocol = self._own_name  # type: ignore[method-assign]  # of this object alone
+        self._strip_protocol = self._own_name  # type: ignore[method-assign]  # fsspec calls it as a method; each server has names of its own
         self.auto_mkdir = auto_mkdir
         self._opened_here = store is None
         self.store: Store = open_store(where, **(store_options or {})) if store is None else store
@@ -176,4 +176,5 @@ def register() -> None:
 
 
 def _no_transactions() -> NotImplementedError:
+    """Return the error by which fsspec's file systems refuse what they do not have."""
     return NotImplementedError("a Store has no transactions: write under another name, and mv() it at the end")

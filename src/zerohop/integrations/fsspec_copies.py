@@ -163,7 +163,7 @@ class StoreCopies(StoreNames):
             await self._makedirs(name, exist_ok=True)
             return
         # The source first, as above.
-        with open(lpath, "rb") as source:  # noqa: ASYNC230,PTH123  # as above
+        with open(lpath, "rb") as source:  # noqa: ASYNC230,PTH123  # a local path, of any kind that open() takes
             callback.set_size(os.fstat(source.fileno()).st_size)
             await self._make_parents(name)
             with await self._opened_to_write(name, mode) as target:

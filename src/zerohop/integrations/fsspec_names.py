@@ -45,7 +45,7 @@ class StoreNames(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
             server, _ = urls.split(str(each))
             if server and not (self.store.folder.startswith(urls.SCHEME) and urls.is_same(server, self.store.folder)):
                 raise ValueError(f"{each} is a file of another server than {self.store.folder}")
-        return type(self)._strip_protocol(path)  # noqa: SLF001  # of the class
+        return type(self)._strip_protocol(path)  # noqa: SLF001  # a name of fsspec for subclasses; the object has another under it
 
     def unstrip_protocol(self, name: str) -> str:
         """Return the URL by which fsspec finds a file; it begins with ``file://`` in a folder of this machine."""

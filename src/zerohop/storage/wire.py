@@ -28,8 +28,8 @@ Path: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LONGEST_PATH)]
 _Numbers: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8 * MOST_RANGES)]
 Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
 _Queue: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
-# What the messages over a lane (native/storage/file_messages.hpp) name a file or memory by.
-Place: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+# The number that stands for a file or memory in messages over a lane (native/storage/file_messages.hpp).
+LaneNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
 
 
@@ -149,7 +149,7 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
         engine: how it reads and writes files.
         why_no_uring: why it does not use io_uring; empty if it does.
         read_only: whether it changes nothing.
-        asked: its queue of notifications for what the client asks over the lane; 0: it takes Moves alone.
+        asks: its queue of notifications for what the client asks over the lane; 0: it takes Moves alone.
         server: a number that no other server of the Context has.
     """
 
@@ -157,7 +157,7 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
     engine: str
     why_no_uring: str
     read_only: bool
-    asked: _Queue = 0
+    asks: _Queue = 0
     server: int = 0
 
 
@@ -165,12 +165,12 @@ class Reached(msgspec.Struct, tag="reached", array_like=True):
     """Tells how requests over the lane name memory.
 
     Attributes:
-        place: its place, which stands until it is given back over the lane; None: the server does not reach it by
-            itself, or there are too many.
+        lane_number: its number, which stands until it is given back over the lane; None: the server does not reach
+            the memory by itself, or there are too many.
         how: as in Moved.
     """
 
-    place: Place | None = None
+    lane_number: LaneNumber | None = None
     how: _Word = ""
 
 
@@ -179,11 +179,11 @@ class Opened(msgspec.Struct, tag="opened", array_like=True):
 
     Attributes:
         number: the file's number.
-        place: its place, which stands until it is given back over the lane; None: it has none.
+        lane_number: its number in messages over the lane, which stands until it is given back there; None: it has none.
     """
 
     number: int
-    place: Place | None = None
+    lane_number: LaneNumber | None = None
 
 
 class Value(msgspec.Struct, tag="value", array_like=True):

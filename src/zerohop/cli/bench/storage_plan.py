@@ -11,7 +11,7 @@ IN_ORDER: Final = "storage_read"
 RANDOM: Final = "storage_random"
 DISK: Final = "disk"
 TMPFS: Final = "tmpfs"
-# The same of a file that a server in another process has, in memory.
+# These rows read a file in memory through a server in another process.
 SERVED_IN_ORDER: Final = "storage_served_read"
 SERVED_RANDOM: Final = "storage_served_random"
 ALL_IN_ORDER: Final = (IN_ORDER, SERVED_IN_ORDER)

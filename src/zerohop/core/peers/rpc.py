@@ -80,7 +80,7 @@ class Rpc:
         try:
             answer = service(self._link, call.body)
             begun = answer if isinstance(answer, bytes) else eager.begin(answer)
-        except Exception as error:  # noqa: BLE001  # the caller waits, whatever has failed
+        except Exception as error:  # noqa: BLE001  # the peer waits for an answer, and gets the error as one
             self._refuse(call.number, error)
             return
         if isinstance(begun, eager.Rest):
@@ -91,7 +91,7 @@ class Rpc:
     async def _answer_later(self, number: int, rest: eager.Rest[bytes]) -> None:
         try:
             body = await rest
-        except Exception as error:  # noqa: BLE001  # the caller waits, whatever has failed
+        except Exception as error:  # noqa: BLE001  # the peer waits for an answer, and gets the error as one
             self._refuse(number, error)
         else:
             self._answer(number, body)

@@ -64,7 +64,7 @@ class MemoryNumbers:
 
     async def _ask(self, memory: Memory, handle: bytes) -> None:
         try:
-            answer, number = await self._moves.ask_placed(wire.Reach(handle), wire.Reached, "prepare", "")
+            answer, number = await self._moves.ask_numbered(wire.Reach(handle), wire.Reached, "prepare", "")
         except (ZerohopError, ValueError):  # transfers that ask by messages tell of it
             return
         if number is not None:

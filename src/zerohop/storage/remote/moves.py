@@ -103,8 +103,8 @@ class Moves:
                 fix="install the same version of zerohop on both sides",
                 operation="open_store",
             )
-        if asking is not None and answer.asked:
-            asking.ask_by(answer.asked)
+        if asking is not None and answer.asks:
+            asking.ask_by(answer.asks)
         elif asking is not None and asking is self.asking:
             asking.close_unused()
             self.asking = None
@@ -128,20 +128,20 @@ class Moves:
         del keep
         return answer
 
-    async def ask_placed(
+    async def ask_numbered(
         self, request: wire.Reach | wire.Open, wanted: type[P], kind: str, path: str
     ) -> tuple[P, ServedNumber | None]:
-        """Return the answer like ``ask``, and what stands for the place in it; None if it has no place.
+        """Return the answer like ``ask``, and what holds the lane number in it; None if it has none.
 
-        A place means something over the lane by which this side is known when the request is sent. A Store that is
-        closed and opened again has another.
+        A number belongs to what asks over the lane when the request is sent. A Store that is closed and opened again
+        has another.
         """
         async with self._room:
             asking = self.asking
             answer = await self.ask_now(request, wanted, kind, path)
-        if answer.place is None or asking is None or asking is not self.asking:
+        if answer.lane_number is None or asking is None or asking is not self.asking:
             return answer, None
-        return answer, asking.number(answer.place, isinstance(request, wire.Open))
+        return answer, asking.number(answer.lane_number, isinstance(request, wire.Open))
 
     async def ask_now(self, request: wire.Request, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:
         """Send a request before this waits for anything, and return the answer; raise as ``ask`` does."""
@@ -170,7 +170,7 @@ class Moves:
         self.tell(wire.Leave(server))
         self._stores -= 1
         if not self._stores and self.asking is not None:
-            # What has asked for something stays until the server has said that it has ended all of it.
+            # If the server may have been asked for something, it stays until the server has said that all has ended.
             self.asking.close_unused()
             self.asking = None
 

@@ -15,14 +15,14 @@ class RemoteFile:
 
     Attributes:
         number: the server's number.
-        served: what stands for it in requests over the lane; None if it has no place there.
+        lane_number: holds its number in requests over the lane; None if it has none.
     """
 
-    __slots__ = ("_close", "number", "served")
+    __slots__ = ("_close", "lane_number", "number")
 
-    def __init__(self, number: int, served: ServedNumber | None, close: Callable[[int], None]) -> None:
+    def __init__(self, number: int, lane_number: ServedNumber | None, close: Callable[[int], None]) -> None:
         self.number = number
-        self.served = served
+        self.lane_number = lane_number
         self._close = close  # last: the destructor looks for it
 
     def __del__(self) -> None:

@@ -104,7 +104,7 @@ class RemoteRing:
         added = False
         try:
             keep, region = (file, memory), region_of(memory.view)
-            numbers = file.served, memory.number and memory.number.number
+            numbers = file.lane_number, memory.number and memory.number.number
             added = self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
         finally:
             if not added:

@@ -100,13 +100,13 @@ class RemoteStore(ServedTransfers):
 
         async def work() -> File:
             with self._unless_closed():
-                answer, served = await self._moves.ask_placed(request, wire.Opened, "open", path)
+                answer, lane_number = await self._moves.ask_numbered(request, wire.Opened, "open", path)
             number = answer.number
             if self._closed:
                 self._moves.tell(wire.Close(number))
                 self.check_usable()
             self._open_files.add(number)
-            return File(self, path, mode, RemoteFile(number, served, close))
+            return File(self, path, mode, RemoteFile(number, lane_number, close))
 
         return self._ask("open", work)
 

@@ -212,11 +212,11 @@ class ServedTransfers(Store):
     ) -> tuple[Op, str] | None:
         """Ask for a transfer over the lane, and return its Op and the way that it takes; None: messages have to ask."""
         number, asking, view = self._number_of(lent), self._moves.asking, lent.view
-        if number is None or file.served is None or asking is None:
+        if number is None or file.lane_number is None or asking is None:
             return None
         part = region_of(view), writes, lent.start, view.nbytes
         try:
-            op = asking.transfer(file.served, number.number, *part, *ranges, whole, deadline_ns)
+            op = asking.transfer(file.lane_number, number.number, *part, *ranges, whole, deadline_ns)
         except NativeError as error:
             self.check_usable()
             raise from_native(*error.args, operation=kind) from None

@@ -62,8 +62,8 @@ class Client:
         # Carries out what the client asks for over its lane, and the client's queue of notifications for the answers.
         self._serving: FileServing | None = None
         self._answers = 0
-        # Routes to the memory that has a place, which would not be reached any more without one.
-        self._placed: dict[int, Route] = {}
+        # Routes to memory with a lane number. Without its route, memory would not be reached any more.
+        self._numbered: dict[int, Route] = {}
         self._numbers = numbers
         # How often each handle is to be kept. A Forget may come while a Keep is still being carried out.
         self._wanted: Counter[bytes] = Counter()
@@ -95,10 +95,10 @@ class Client:
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.close()
-            self._placed.clear()
+            self._numbered.clear()
 
     def add_file(self, file: File) -> wire.Opened:
-        """Keep an open file, and return its number and place; raise StorageError (EMFILE) if there are too many."""
+        """Keep an open file, and return its numbers; raise StorageError (EMFILE) if there are too many."""
         if len(self._files) >= wire.MOST_FILES:
             file.close()
             raise of_errno(
@@ -114,8 +114,8 @@ class Client:
         number = next(self._numbers)
         self._files[number] = file
         serving = self._serving
-        place = None if serving is None else serving.add_file(file.native(), True, file.mode != "r")
-        return wire.Opened(number, place)
+        lane_number = None if serving is None else serving.add_file(file.native(), True, file.mode != "r")
+        return wire.Opened(number, lane_number)
 
     def file(self, number: int) -> File:
         """Return an open file; raise StorageError (EBADF) if there is none of this number."""
@@ -150,15 +150,15 @@ class Client:
             self._known.popitem(last=False)
         return known
 
-    async def place(self, handle: bytes, reach: Reach) -> wire.Reached:
-        """Return the place of the client's memory, if it has one; errors as ``memory``."""
+    async def lane_number(self, handle: bytes, reach: Reach) -> wire.Reached:
+        """Return the number of the client's memory in messages over the lane, if it gets one; errors as ``memory``."""
         known = await self.memory(handle, reach)
         if known.reached is None or self._serving is None:
             return wire.Reached()
-        place = self._serving.add_memory(known.reached, start_of(known.memory), known.memory.nbytes)
-        if place is not None:
-            self._placed[place] = known.route
-        return wire.Reached(place, known.route.explanation.form)
+        number = self._serving.add_memory(known.reached, start_of(known.memory), known.memory.nbytes)
+        if number is not None:
+            self._numbered[number] = known.route
+        return wire.Reached(number, known.route.explanation.form)
 
     async def keep(self, handle: bytes, reach: Reach) -> None:
         """Have the system keep the pages of the client's memory at hand, if it reaches them; errors as ``memory``."""

@@ -154,7 +154,7 @@ class StorageService:
             await client.keep(request.handle, self._reach)
             return wire.Value()
         if isinstance(request, wire.Reach):
-            return await client.place(request.handle, self._reach)
+            return await client.lane_number(request.handle, self._reach)
         if isinstance(request, wire.Open):
             if self._read_only and request.mode != "r":
                 raise _read_only("open", request.path)
