@@ -229,9 +229,10 @@ void register_storage(nb::module_& m) {
                uint64_t staging_bytes, bool uring) {
                 check_open(*engine);
                 std::string why = "it is turned off";
-                std::unique_ptr<storage::FileIo> io = uring ? storage::open_uring(depth, why) : nullptr;
-                if (io) {
+                std::unique_ptr<storage::FileIo> io;
+                if (uring) {
                     why.clear();
+                    io = storage::open_io(depth, threads, why);
                 } else {
                     io = storage::open_threads(threads);
                 }

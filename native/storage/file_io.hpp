@@ -17,13 +17,14 @@ inline constexpr size_t kPriorities = 3;
 struct Job {
     int fd = -1;
     bool write = false;
-    bool slow = false;                    // it may copy for long: no thread that adds jobs carries it out
+    bool slow = false;                    // it may copy for long: another thread than the one that adds it does so
+    bool at_once = false;                 // a read that fails with EAGAIN where it would wait for the disk
     Priority priority = Priority::normal; // for the disk's queue, where the system has such
     std::byte* data = nullptr;
     uint32_t nbytes = 0;
     uint64_t offset = 0;
     int buffer = -1;     // a buffer that was fixed and has all of the data; -1: none
-    uint64_t number = 0; // comes back with the result
+    uint64_t number = 0; // comes back with the result; below depth(), and that of no other job under way
 };
 
 struct Result {
@@ -63,5 +64,8 @@ inline constexpr unsigned kUringDepth = 256;
 // Starts threads as jobs come, the first one now. Throws NativeError or std::system_error if the process may have no
 // descriptor or no thread more.
 [[nodiscard]] std::unique_ptr<FileIo> open_threads(unsigned threads);
+// Opens io_uring, beside a thread for each processor for slow jobs; threads alone, and why, where there is no io_uring.
+// There are at most `threads`. Throws as open_threads() does.
+[[nodiscard]] std::unique_ptr<FileIo> open_io(unsigned depth, unsigned threads, std::string& why);
 
 } // namespace zerohop::storage

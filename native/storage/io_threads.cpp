@@ -1,4 +1,4 @@
-// Reads and writes files by a pool of threads, where io_uring is refused.
+// Reads and writes files by a pool of threads.
 #include "base/descriptor.hpp"
 #include "base/signals_blocked.hpp"
 #include "base/thread_start.hpp"
@@ -26,7 +26,15 @@ constexpr size_t kDepth = 256;
 Result carry_out(const Job& job) {
     const iovec piece{job.data, job.nbytes};
     const auto offset = static_cast<off_t>(job.offset);
-    const ssize_t moved = job.write ? pwritev2(job.fd, &piece, 1, offset, 0) : preadv2(job.fd, &piece, 1, offset, 0);
+    ssize_t moved = -1;
+    if (job.write) {
+        moved = pwritev2(job.fd, &piece, 1, offset, 0);
+    } else {
+        moved = preadv2(job.fd, &piece, 1, offset, job.at_once ? RWF_NOWAIT : 0);
+        if (moved < 0 && errno == EOPNOTSUPP) { // of a file system that cannot tell
+            moved = preadv2(job.fd, &piece, 1, offset, 0);
+        }
+    }
     return {job.number, static_cast<int32_t>(moved < 0 ? -errno : moved)};
 }
 
@@ -65,8 +73,10 @@ public:
             jobs_.insert(jobs_.end(), added_.begin(), added_.end());
             waiting = jobs_.size();
         }
+        for (size_t woken = std::min(added_.size(), threads_.size()); woken-- > 0;) {
+            work_.notify_one();
+        }
         added_.clear();
-        work_.notify_all();
         try {
             while (threads_.size() < most_ && threads_.size() < waiting + busy_.load(std::memory_order_relaxed)) {
                 start_one();

@@ -148,12 +148,12 @@ struct Files {
 inline std::vector<std::unique_ptr<FileIo>> backends() {
     std::vector<std::unique_ptr<FileIo>> all;
     std::string why;
-    if (auto uring = storage::open_uring(64, why)) {
-        all.push_back(std::move(uring));
+    all.push_back(storage::open_io(64, 3, why));
+    if (why.empty()) {
+        all.push_back(storage::open_threads(3));
     } else {
         MESSAGE("io_uring is not tested here: " << why);
     }
-    all.push_back(storage::open_threads(3));
     return all;
 }
 

@@ -2,12 +2,31 @@
 // test itself plays.
 #include "file_fixture.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 using namespace zerohop;
 using namespace zerohop::test;
+
+namespace {
+
+// Counts the threads of this process whose name begins so.
+size_t tasks_named(const std::string& name) {
+    size_t found = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::string its;
+        std::getline(std::ifstream(task.path() / "comm"), its);
+        found += static_cast<size_t>(its.starts_with(name));
+    }
+    return found;
+}
+
+} // namespace
 
 TEST_CASE("files: any offset and size, both ways, host and device") {
     for (auto& io : backends()) {
@@ -35,6 +54,38 @@ TEST_CASE("files: any offset and size, both ways, host and device") {
                 overlay(expected, 7, there, 41, nbytes);
                 CHECK(same_bytes(file.bytes(), expected));
             }
+        }
+    }
+}
+
+TEST_CASE("files: long copies of the page cache run side by side") {
+    std::string why;
+    for (const bool uring : {true, false}) {
+        const size_t before = tasks_named("zerohop-file");
+        const Files files(uring ? storage::open_io(64, 3, why) : storage::open_threads(3));
+        const auto memory = files.side.alloc(kFileBytes);
+        const TestFile file(pattern(kFileBytes, 6));
+        const size_t most = uring && why.empty() ? std::min(3U, std::thread::hardware_concurrency()) : 3;
+        CHECK(tasks_named("zerohop-file") == before + 1); // the first is there from the start
+        CHECK(files.run(file, memory, false, {.nbytes = kFileBytes})->bytes_done() == kFileBytes);
+        CHECK(tasks_named("zerohop-file") == before + most);
+    }
+}
+
+TEST_CASE("files: bytes that the page cache has, lacks, and has in part") {
+    for (auto& io : backends()) {
+        const Files files(std::move(io));
+        const auto memory = files.side.alloc(kFileBytes);
+        const Bytes there = pattern(kFileBytes, 7);
+        const TestFile file(there);
+        for (const bool in_part : {false, true}) {
+            CHECK(::fsync(file.kept) == 0);
+            CHECK(::posix_fadvise(file.kept, 0, 0, POSIX_FADV_DONTNEED) == 0);
+            std::array<std::byte, 4096> some;
+            CHECK((!in_part || ::pread(file.kept, some.data(), some.size(), kPieceBytes) > 0));
+            files.side.put(*memory, Bytes(kFileBytes, 0xee));
+            CHECK(files.run(file, memory, false, {.nbytes = kFileBytes})->bytes_done() == kFileBytes);
+            CHECK(same_bytes(files.side.get(*memory), there));
         }
     }
 }

@@ -153,7 +153,10 @@ def serve(
         str, typer.Option(metavar="HOST:PORT", help="Where clients connect; a port of 0 is any that is free.")
     ] = "127.0.0.1:0",
     read_only: Annotated[bool, typer.Option("--read-only", help="Let files be read only.")] = False,
-    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads for calls that may block, such as fsync.")] = 8,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Threads that copy from and to the page cache. [default: 8 to 16]"),
+    ] = None,
     memory: Annotated[
         str, typer.Option(metavar="BYTES", help="Memory for data on its way to other hosts and GPUs, as 256Mi.")
     ] = "256Mi",

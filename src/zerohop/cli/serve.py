@@ -27,7 +27,7 @@ _LEAST_LEFT: Final = OF_CLIENT + 8 * OF_FILE
 _ENOUGH: Final = 65536
 
 
-def run(folder: str, *, listen: str, read_only: bool, threads: int, memory: str) -> int:
+def run(folder: str, *, listen: str, read_only: bool, threads: int | None, memory: str) -> int:
     """Serve until SIGINT or SIGTERM; return 0, or 2 if it cannot be served."""
     with _stopped() as stop:
         try:

@@ -38,9 +38,23 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _PAGE: Final = 4096
+_USUAL_THREADS: Final = 8, 16  # a disk is busy with the first; more than the second copy no faster
 _MIB: Final = 1 << 20
 _MOST_STAGING_BYTES: Final = 1 << 40
 _MOST_THREADS: Final = 256
+
+
+def threads_of(threads: int | None) -> int:
+    """Check the argument ``threads``, and return how many there may be: None means one for each processor, 8 to 16.
+
+    Raises:
+        ValueError, TypeError: it is no number of threads.
+    """
+    if threads is None:
+        least, most = _USUAL_THREADS
+        return min(most, max(least, len(os.sched_getaffinity(0))))
+    check_int("threads", threads, 1, _MOST_THREADS)
+    return threads
 
 
 class LocalStore(Store):
@@ -55,7 +69,7 @@ class LocalStore(Store):
         where: str | os.PathLike[str],
         ctx: Context | None,
         engine: str,
-        threads: int,
+        threads: int | None,
         staging_bytes: int,
         timeout: float | None,
         settings: dict[str, Any],
@@ -70,7 +84,7 @@ class LocalStore(Store):
         if require not in (None, "direct"):
             raise ValueError(f'require is "direct" or None, not {shown(require)}')
         self.require = require
-        check_int("threads", threads, 1, _MOST_THREADS)
+        threads = threads_of(threads)
         check_int("staging_bytes", staging_bytes, _MIB, _MOST_STAGING_BYTES)
         try:
             self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

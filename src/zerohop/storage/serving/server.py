@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from zerohop.config.checks import check_flag, check_int
 from zerohop.core.face import Face
 from zerohop.errors import Closed
-from zerohop.storage.local_store import LocalStore
+from zerohop.storage.local_store import LocalStore, threads_of
 from zerohop.storage.serving.blocks import Blocks
 from zerohop.storage.serving.service import StorageService
 from zerohop.storage.wire import SERVICE
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _MEMORY_BYTES: Final = 256 << 20
 _LEAST_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 1 << 40
-_MOST_THREADS: Final = 256
 
 
 class ServerStatistics(NamedTuple):
@@ -65,7 +64,7 @@ class Server(Face):
         ctx: Context | None = None,
         read_only: bool = False,
         engine: Literal["auto", "threads"] = "auto",
-        threads: int = 8,
+        threads: int | None = None,
         memory: int = _MEMORY_BYTES,
         timeout: float | None = None,
         **settings: Any,
@@ -77,7 +76,7 @@ class Server(Face):
             ctx: the Context; it stays open, and has one Server at most. None: a new one, which is closed with this.
             read_only: refuse everything that would change the folder or a file.
             engine: as for ``open_store``.
-            threads: the most threads for calls that may block, such as fsync, and for reading where io_uring cannot.
+            threads: as for ``open_store``, and the most threads for calls that may block, such as fsync.
             memory: bytes for data on its way: for clients on other hosts, and for GPUs. They are taken at once, and are
                 never more. Where they are all in use, transfers wait. A client has at most half of them.
             timeout: as for ``open_store``.
@@ -89,7 +88,7 @@ class Server(Face):
             RegistrationFailed, LimitReached: there is not so much memory.
         """
         check_flag("read_only", read_only)
-        check_int("threads", threads, 1, _MOST_THREADS)
+        threads = threads_of(threads)
         check_int("memory", memory, _LEAST_BYTES, _MOST_BYTES)
         super().__init__(ctx, settings, timeout)
         try:
