@@ -108,9 +108,9 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
     return {ended, ended_first};
 }
 
-nb::bytes take(const PyRing& self, size_t most) {
+nb::bytes take(const PyRing& self, size_t most, size_t least) {
     std::vector<Completion> taken(std::min(most, self.ring->ready()));
-    taken.resize(self.ring->take(taken));
+    taken.resize(self.ring->take(taken, least));
     return nb::bytes(taken.data(), taken.size() * sizeof(Completion));
 }
 
@@ -173,7 +173,9 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
         .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
              "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number, "
              "and how many of them were among the first that were added.")
-        .def("take", &take, nb::arg("most"), "Results as records of 32 bytes: userdata, result, done, status, reason.")
+        .def("take", &take, nb::arg("most"), nb::arg("least") = 0,
+             "Results as records of 32 bytes: userdata, result, done, status, reason. None if there are fewer than "
+             "`least`, and more can still come.")
         .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
         .def_prop_ro(
             "taken_up", [](const PyRing& self) { return self.ring->taken_up(); },

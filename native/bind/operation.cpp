@@ -129,6 +129,10 @@ void register_operation(nb::module_& m) {
                      [](const PyOp& self) { return self.op ? self.op->finished_ns() : self.finished_ns; })
         .def("cancel",
              [](const PyOp& self) {
+                 // Looks first: an operation whose end was not noticed yet has ended, too.
+                 if (wait(self, 0, 0, false)) {
+                     return false;
+                 }
                  const bool ended = self.op && self.op->finish({Status::cancelled, Reason::user});
                  if (ended) {
                      // the operation's memory may be freed now, and nobody else may be awake to do it

@@ -89,11 +89,7 @@ size_t FileQueue::cancel(const Sink& sink, std::optional<uint64_t> userdata, Out
             ++found;
         }
     };
-    for (const Piece& piece : pieces_) {
-        if (piece.batch) {
-            cancel_one(*piece.batch, piece.transfer);
-        }
-    }
+    // Those that pieces were made for in full go on, as all their bytes move in any case.
     for (const auto& waiting : waiting_) {
         for (const auto& batch : waiting) {
             for (size_t i = batch->next; i < batch->transfers.size(); ++i) {

@@ -98,8 +98,9 @@ public:
     // Begins transfers, which tell the sink when they end, and takes results that are there at once. The ranges lie
     // within the memory. Any thread.
     Outcome post(Ends ends, std::span<const Range> ranges, std::shared_ptr<Sink> sink);
-    // Fails a sink's transfers that have this userdata, or all of them. Each ends when nothing uses its memory any
-    // more. Returns their number. Any thread.
+    // Fails a sink's transfers that have this userdata, or all of them, where the system was not asked for all their
+    // bytes yet. Each ends when nothing uses its memory any more; the others end as usual. Returns their number. Any
+    // thread.
     size_t cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome);
 
     // Has the system keep the pages of host memory at hand until unfix(); false, and `why`, if it does not. Transfers

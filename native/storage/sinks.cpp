@@ -95,9 +95,12 @@ void Ring::end_waiters(std::unique_lock<SpinLock>& lock) {
     host_.wake_waiters();
 }
 
-size_t Ring::take(std::span<Completion> completions) {
+size_t Ring::take(std::span<Completion> completions, size_t least) {
     std::unique_lock lock(lock_);
     const size_t found = std::min(completions.size(), done_.size());
+    if (found < std::min(least, used_)) {
+        return 0;
+    }
     std::copy_n(done_.begin(), found, completions.begin());
     done_.erase(done_.begin(), done_.begin() + static_cast<ptrdiff_t>(found));
     used_ -= found;

@@ -87,7 +87,8 @@ public:
     void complete(std::span<const Completion> completions);
     bool wanted() const override { return !closed_.load(std::memory_order_acquire); }
 
-    [[nodiscard]] size_t take(std::span<Completion> completions);
+    // Takes none if there are fewer than `least`, and more can still come: another thread may have taken some.
+    [[nodiscard]] size_t take(std::span<Completion> completions, size_t least = 0);
     [[nodiscard]] size_t ready() const { return ready_.load(std::memory_order_acquire); }
     // Returns the transfers that have begun, and whose results were not taken.
     [[nodiscard]] size_t taken_up() const;

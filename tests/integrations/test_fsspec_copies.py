@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,12 +152,21 @@ def test_a_file_is_opened_when_it_is_asked_for(system: Any) -> None:
         system.pipe_file("b", b"x", mode="creat")
 
 
-def test_touch(system: Any) -> None:
+def test_touch(system: Any, tmp_path: Path) -> None:
+    """What is there has its times set, as in fsspec's own file system of this machine; folders, too."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    of_this_machine: Any = LocalFileSystem
+    here = of_this_machine()
     system.touch("new", truncate=False)
     system.touch("b", truncate=True)
     assert system.size("new") == system.size("b") == 0
-    with pytest.raises(NotImplementedError, match="does not set the time of a file that is there, 'sub/a'"):
-        system.touch("sub/a", truncate=False)
+    for name in ("sub/a", "sub"):
+        path = tmp_path / "store" / name
+        for files, its_name in ((system, name), (here, str(path))):
+            os.utime(path, (1, 2))
+            files.touch(its_name, truncate=False)
+            assert min(path.stat().st_mtime, path.stat().st_atime) > 2
     assert system.cat("sub/a") == b"a"
 
 

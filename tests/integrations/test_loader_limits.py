@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 import struct
 import threading
 import tracemalloc
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from support.stores import opened
-from zerohop import DeadlineExceeded, storage
+from zerohop import DeadlineExceeded, LimitReached, StorageError, storage
 from zerohop.integrations.safetensors import SafetensorsError, frameworks, layout, load, read_layout, save
 from zerohop.storage import file_calls, names
 
@@ -244,13 +246,69 @@ def test_a_link_stays_where_a_file_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["auto", "served"])
-def test_a_link_in_a_store_is_replaced(tmp_path: Path, how: str) -> None:
-    save({"x": np.zeros(3)}, tmp_path / "old")
-    (tmp_path / "link").symlink_to("old")
-    (tmp_path / "loop").symlink_to("loop")
-    with opened(tmp_path, how) as store:
-        for name in ("link", "loop"):
+def test_a_link_in_a_store_stays(tmp_path: Path, how: str) -> None:
+    """As without one, but no link leads out of it."""
+    folder = tmp_path / "store"
+    (folder / "there").mkdir(parents=True)
+    save({"x": np.zeros(3)}, folder / "there" / "old")
+    links = {
+        "link": "there/again",
+        "there/again": "../there/old",
+        "new": "there/made",
+        "loop": "loop",
+        "lost": "n/m",
+        "out": "../out",
+        "far": str(tmp_path / "out"),
+    }
+    for name, to in links.items():
+        (folder / name).symlink_to(to)
+    with opened(folder, how) as store:
+        for name, target in (("link", "old"), ("/link", "old"), ("new", "made")):
             save({"x": np.ones(3)}, name, store)
-            assert not (tmp_path / name).is_symlink()
-            assert load(tmp_path / name, framework="numpy")["x"].tolist() == [1, 1, 1]
-    assert load(tmp_path / "old", framework="numpy")["x"].tolist() == [0, 0, 0]
+            assert load(folder / "there" / target, framework="numpy")["x"].tolist() == [1, 1, 1]
+        for name, complaint in (
+            ("loop", "Too many levels"),
+            ("lost", "No such file"),
+            ("out", "leads out of the store"),
+            ("far", "leads out of the store"),
+        ):
+            with pytest.raises(StorageError, match=complaint):
+                save({"x": np.ones(3)}, name, store)
+    assert all((folder / name).is_symlink() for name in links)
+    assert sorted(each.name for each in (folder / "there").iterdir()) == ["again", "made", "old"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("what", ["file", "new", "folder"])
+def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The error says what to type, and nothing stays of a file that was being saved."""
+    save({"x": np.zeros(3)}, tmp_path / "file")
+    usual, refuse = os.open, False
+
+    def refusing(path: Any, flags: int, *rest: Any, **names: Any) -> int:
+        kind = "folder" if flags & os.O_DIRECTORY else "new" if flags & os.O_CREAT else "file"
+        if kind == what and str(path).startswith(str(tmp_path)) and refuse:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return usual(path, flags, *rest, **names)
+
+    monkeypatch.setattr("zerohop.integrations.safetensors.sources.os.open", refusing)
+    with storage.open_store(tmp_path) as store:  # unlike a path of this process, it is open before
+        assert load("file", store=store, framework="numpy")["x"].tolist() == [0, 0, 0]
+        refuse = True
+        monkeypatch.setattr("zerohop.integrations.safetensors.sources.open_store", lambda *_, **__: _Kept(store))
+        with pytest.raises(LimitReached, match="ulimit -n"):
+            load(tmp_path / "file", framework="numpy") if what == "file" else save({"x": np.ones(3)}, tmp_path / "file")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+class _Kept:
+    """Stands for a Store that another one closes."""
+
+    def __init__(self, store: storage.Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def close(self) -> None:
+        """Close nothing."""

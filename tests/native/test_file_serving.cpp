@@ -90,7 +90,7 @@ TEST_CASE("files served: what is refused") {
     CHECK(run(number, memory, false, {.nbytes = 1}) == Outcome{Status::access_denied, Reason::unknown_share});
 }
 
-TEST_CASE("files served: a cancelled transfer ends when the system has ended it") {
+TEST_CASE("files served: cancelled transfers end; those that the system was asked for end well") {
     Played served;
     auto ring = std::make_shared<storage::Ring>(*served.pair.b.engine, 16);
     REQUIRE(ring->reserve(6));
@@ -108,21 +108,27 @@ TEST_CASE("files served: a cancelled transfer ends when the system has ended it"
     REQUIRE(eventually([&] { return ring->ready() == 6; }));
     std::array<storage::Completion, 6> done;
     REQUIRE(ring->take(done) == 6);
-    for (const auto& each : done) {
-        CHECK(each.outcome == kCancelled);
+    for (size_t i = 0; i < done.size(); ++i) {
+        CHECK(done[i].outcome == (i < 2 ? kCancelled : kOk));
+        CHECK(done[i].done == (i < 2 ? 0 : 1));
     }
     CHECK(served.system.added().size() == 4);
 }
 
-TEST_CASE("files served: a server that ends says so when it is done") {
+TEST_CASE("files served: a server that ends says so when it is done, and what the system does then ends well") {
     Played served;
     const OpRef op = served.start({served.file_number, served.memory_number}, {{.nbytes = 10}});
-    REQUIRE(eventually([&] { return served.system.added().size() == 1; }));
+    const OpRef more = served.start({served.file_number, served.memory_number}, std::vector<Range>(8, {.nbytes = 10}));
+    REQUIRE(eventually([&] { return served.system.added().size() == 4; })); // the system takes four at once
     served.pair.a.engine->close_work(served.serving, {Status::closed, Reason::owner_closed});
     CHECK_FALSE(served.serving->idle());
     CHECK_FALSE(op->done());
-    served.system.end(served.system.added()[0], 10);
-    CHECK(served.pair.b.wait(op) == Outcome{Status::peer_lost, Reason::owner_closed});
+    for (const Job& job : served.system.added()) {
+        served.system.end(job, 10);
+    }
+    CHECK(served.pair.b.wait(op) == kOk);
+    CHECK(served.pair.b.wait(more) == Outcome{Status::peer_lost, Reason::owner_closed});
+    CHECK(served.system.added().size() == 4);
     REQUIRE(eventually([&] { return served.serving->idle() && !served.asking->usable(); }));
     CHECK_FALSE(
         served.asking->post({served.file_number, served.memory_number}, std::vector<Range>{{.nbytes = 1}}, nullptr));

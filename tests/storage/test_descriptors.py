@@ -106,7 +106,7 @@ def test_refused(local_store: Store, random_file: Callable[..., np.ndarray], tmp
     folder, nothing = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path / "data", os.O_PATH)
     cases = [
         (pipe[0], errno.EINVAL, "not a regular file: 'pipe:"),
-        (folder, errno.EINVAL, "not a regular file"),
+        (folder, errno.EISDIR, "Is a directory"),
         (nothing, errno.EBADF, "opened with O_PATH"),
         (9999, errno.EBADF, "not open in this process"),
         (2**40, errno.EBADF, "no descriptor has such a number"),

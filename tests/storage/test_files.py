@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,6 +214,28 @@ def test_after_the_end(store: Store, random_file: Callable[..., np.ndarray]) -> 
             refused()
 
 
+def test_what_has_ended_is_not_cancelled(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """An operation whose bytes have all moved stays as it is, also if cancel() is the first to notice."""
+    there = random_file("data", MIB)
+    target = np.zeros(MIB, np.uint8)
+    with store.open("data", direct=True).result() as file:
+        for _ in range(20):
+            target[:] = 0
+            operation = file.read_into(target)
+            if operation.cancel():
+                with pytest.raises(CancelledError):
+                    operation.result(PATIENCE_S)
+                store.context.flush().result(PATIENCE_S)
+            else:
+                assert operation.result(PATIENCE_S) == MIB
+                assert (target == there).all()
+            assert not operation.cancel()
+        operation = file.read_into(target)
+        operation.result(PATIENCE_S)
+        assert not operation.cancel()
+        assert operation.result() == MIB
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "error", "said"),
@@ -249,6 +272,15 @@ class TestRefused:
                 file.read_into(target, short=1)  # type: ignore[arg-type]  # what the test is about
         with store.open("data", "r+").result() as file:
             assert file.write_from(readonly).result(PATIENCE_S) == MIB
+
+    def test_changes_of_a_file_that_is_read(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        random_file("data", MIB)
+        with store.open("data").result() as file:
+            for change in (file.truncate(1), file.punch_hole(0, 1)):
+                with pytest.raises(zh.StorageError, match=r'opened with mode "r".*open the file for this') as caught:
+                    change.result(PATIENCE_S)
+                assert caught.value.errno == errno.EBADF
+            assert file.size == MIB
 
     def test_a_file_that_may_not_grow(self, store: Store) -> None:
         with store.open("data", "w").result() as file:

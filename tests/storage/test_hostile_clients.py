@@ -79,6 +79,8 @@ def test_what_no_client_asks(open_context: OpenContext, start_peer: StartPeer, t
             (wire.FileCall("truncate", number, [-1]), "must be from 0"),
             (wire.FolderCall("rename", [b"data"]), "no such call"),
             (wire.FolderCall("system", [b"data"]), "no such call"),
+            (wire.FolderCall("utime", [b"data"], numbers=[1]), "no such call"),
+            (wire.FolderCall("unlink", [b"data"], numbers=[1, 2]), "no such call"),
             (wire.Open(b"data", "a", None), "mode is"),
             (wire.Open(b"a\0b", "r", None), "null character"),
         ):

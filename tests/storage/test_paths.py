@@ -71,9 +71,8 @@ def test_what_is_no_file(store: Store, tmp_path: Path) -> None:
 
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for path in ("folder", "pipe"):
-        with pytest.raises(zh.StorageError, match="not a regular file"):
-            store.open(path).result()
+    with pytest.raises(zh.StorageError, match="not a regular file"):
+        store.open("pipe").result()
     with pytest.raises(zh.StorageError, match="No such file") as caught:
         store.open("nothing").result()
     assert caught.value.errno == errno.ENOENT
@@ -92,6 +91,18 @@ def test_no_such_folder(tmp_path: Path) -> None:
         storage.open_store(b"/tmp")  # type: ignore[arg-type]  # what the test is about
     with pytest.raises(ValueError, match='engine is "auto" or "threads"'):
         storage.open_store(tmp_path, engine="fast")  # type: ignore[arg-type]  # what the test is about
+
+
+def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last one was taken by the folder."""
+
+    def refused(root: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", str(root))
+
+    monkeypatch.setattr("zerohop.storage.local_store.check_openat2", refused)
+    for opening in (storage.open_store, storage.Server):
+        with pytest.raises(zh.LimitReached, match="ulimit -n"):
+            opening(tmp_path)
 
 
 def test_a_hole_is_punched(store: Store, tmp_path: Path) -> None:

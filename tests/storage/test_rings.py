@@ -334,11 +334,64 @@ class TestCancel:
             assert ring.wait(timeout=0) == []
         assert sorted(each.userdata for each in done) == [*range(count)]
         cancelled = sum(isinstance(each.error, CancelledError) for each in done)
-        # A server may have ended some that this side does not know of yet.
+        # A server may have ended some that this side does not know of yet, or have begun what ends well.
         assert cancelled <= ended if is_served(store) else cancelled == ended
         assert {each.result for each in done if each.error is None} <= {PAGE}
         assert (target == 0).all()
         assert there.any()
+
+
+class TestSeveralWaiters:
+    """Each gets as many results as it has asked for, as long as more can come."""
+
+    def test_threads(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        random_file("data", MIB)
+        target, ring, found = np.zeros(PAGE, np.uint8), store.ring(256), []
+        with store.open("data").result() as file:
+            for number in range(256):
+                ring.prepare(target, file, 0, number)
+            ring.submit()
+
+            def work() -> None:
+                for _ in range(8):
+                    found.append(ring.wait(8, 8, PATIENCE_S))
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+        assert [len(each) for each in found] == [8] * 32
+        assert sorted(each.userdata for results in found for each in results) == [*range(256)]
+
+    def test_tasks(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        random_file("data", MIB)
+        target, ring = np.zeros(PAGE, np.uint8), store.ring(64)
+
+        async def work() -> None:
+            with await store.open("data") as file:
+                for _ in range(10):
+                    for number in range(64):
+                        ring.prepare(target, file, 0, number)
+                    ring.submit()
+                    found = await asyncio.gather(*(ring.results(8, 8, PATIENCE_S) for _ in range(8)))
+                    assert [len(each) for each in found] == [8] * 8
+
+        asyncio.run(work())
+
+    def test_the_last_gets_what_is_left(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
+        random_file("data", MIB)
+        ring = store.ring(8)
+
+        async def work() -> None:
+            with await store.open("data") as file:
+                for number in range(8):
+                    ring.prepare(np.zeros(PAGE, np.uint8), file, 0, number)
+                ring.submit()
+                found = await asyncio.gather(*(ring.results(5, 5, PATIENCE_S) for _ in range(3)))
+                assert sorted(len(each) for each in found) == [0, 3, 5]
+
+        asyncio.run(work())
 
 
 def test_holes_are_forbidden(store: Store, tmp_path: Path) -> None:
@@ -372,3 +425,24 @@ def test_arguments_of_a_ring(store: Store) -> None:
     ):
         with pytest.raises((ValueError, TypeError), match=said):
             store.ring(8, **wrong)
+
+
+def test_numbers_of_a_ring(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """Integers of numpy are taken; what is none is refused by name, and what 64 bits do not hold."""
+    random_file("data", MIB)
+    target, ring = np.zeros(PAGE, np.uint8), store.ring(np.int32(8), io_depth=np.int64(-4))
+    with store.open("data").result() as file:
+        for wrong in (1.5, "1", True, np.float64(1), np.bool_(True)):
+            with pytest.raises(TypeError, match="userdata must be an int, not"):
+                ring.prepare(target, file, 0, wrong)  # type: ignore[arg-type]  # as above
+            with pytest.raises(TypeError, match="userdata must be an int, not"):
+                ring.cancel(wrong)  # type: ignore[arg-type]  # as above
+        for large in (1 << 63, (1 << 64) + 5, -(1 << 63) - 1):
+            with pytest.raises(ValueError, match="userdata must be from"):
+                ring.prepare(target, file, 0, large)
+            with pytest.raises(ValueError, match="userdata must be from"):
+                ring.cancel(large)
+        ring.prepare(target, file, 0, np.uint8(5))
+        assert ring.cancel(np.int16(5)) == 1
+        (done,) = ring.wait(np.int64(4), np.int8(1), PAGE)
+        assert done.userdata == 5

@@ -131,16 +131,17 @@ def test_a_ring_that_is_cancelled_at_once(server: storage.Server, client: zh.Con
     with open_remote(server.url, client) as store, store.open("data").result(PATIENCE_S) as file:
         ended = 0
         for _ in range(10):
-            ring, at = store.ring(32), np.arange(32) * MIB
-            ring.prepare_many(memory, file, at, np.full(32, MIB), at)
+            ring, at = store.ring(256), np.arange(256) % 32 * MIB  # more than a server begins at once
+            ring.prepare_many(memory, file, at, np.full(256, MIB), at)
             ring.submit()
             found = ring.cancel()
-            done = ring.wait(min_results=32, timeout=PATIENCE_S)
-            assert sorted(each.userdata for each in done) == [*range(32)]
+            done = ring.wait(min_results=256, timeout=PATIENCE_S)
+            assert sorted(each.userdata for each in done) == [*range(256)]
             cancelled = sum(isinstance(each.error, CancelledError) for each in done)
-            assert cancelled <= found  # the others had ended by then
+            assert {each.result for each in done if each.error is None} <= {MIB}
+            assert cancelled <= found  # the others had ended by then, or the system had been asked for all of them
             ended += cancelled
-    assert ended > 100
+        assert ended
 
 
 @pytest.mark.parametrize("closes", ["server", "context"])

@@ -171,6 +171,7 @@ def test_read_only(open_context: OpenContext, start_peer: StartPeer, tmp_path: P
             lambda: store.unlink("data"),
             lambda: store.rename("data", "other"),
             lambda: store.rmdir("folder"),
+            lambda: store.utime("data"),
         ]
         for change in changing:
             with pytest.raises(zh.StorageError, match="read only") as caught:

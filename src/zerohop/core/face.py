@@ -26,6 +26,7 @@ from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
+from zerohop.core.lanes.imported import Kept
 from zerohop.core.lanes.link import Route
 from zerohop.core.lanes.path_choice import MAPPED, PEER, RING
 from zerohop.core.memory.access import is_open, offset_of, region_of, revoke_at_once
@@ -85,6 +86,7 @@ __all__ = [
     "check_device",
     "index_array",
     "is_open",
+    "keep_reached",
     "offset_of",
     "parse_url",
     "random_bytes",
@@ -354,6 +356,15 @@ class Face(AsyncCloseable):
     def _on_control_thread(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the control thread soon; nothing is called once the Context is closed."""
         self._core.control.call(function, *args)
+
+
+def keep_reached(route: Route) -> object:
+    """Return an object that keeps the memory of a route within reach as long as it lives. On the control thread.
+
+    Memory is otherwise given back where very many are in use and this one's route was the oldest. Its owner may take it
+    back all the same. Nothing is kept of a route that is stale, or that leads over a lane.
+    """
+    return None if route.imported is None else Kept(route.imported)
 
 
 async def call(link: Link, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import os
-import stat
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -50,11 +48,6 @@ def as_python_errors() -> Iterator[None]:
         raise OSError(error.errno, said, error.filename or None) from error
 
 
-def is_a_folder(path: str) -> OSError:
-    """Return the error for a folder in the place of a file."""
-    return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-
-
 class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
     """Reads or writes one file of a StoreFileSystem, in blocks, as fsspec's files do.
 
@@ -67,7 +60,7 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no ty
         if mode not in _MODES:
             raise NotImplementedError(f'mode is "rb", "wb", "xb" or "ab", not {shown(mode)}')
         with as_python_errors():
-            self._file: File = _opened(fs.store, path) if mode == "rb" else _opened_to_write(fs, path, mode)
+            self._file: File = fs.store.open(path).result() if mode == "rb" else _opened_to_write(fs, path, mode)
         size = self._file.size
         if mode == "rb":
             options["size"] = size
@@ -100,15 +93,6 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no ty
                 self._file.write_from(content, self._written).result()
             self._written += content.size
         return True
-
-
-def _opened(store: Store, path: str) -> File:
-    try:
-        return store.open(path).result()
-    except StorageError as error:
-        if error.errno == errno.EINVAL and stat.S_ISDIR(store.stat(path).result().st_mode):
-            raise is_a_folder(path) from None
-        raise
 
 
 def _opened_to_write(fs: Any, path: str, mode: str) -> File:

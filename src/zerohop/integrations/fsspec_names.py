@@ -13,7 +13,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from zerohop.errors import StorageError
 from zerohop.integrations import fsspec_urls as urls
-from zerohop.integrations.fsspec_files import as_python_errors, is_a_folder, python_errors
+from zerohop.integrations.fsspec_files import as_python_errors, python_errors
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -158,30 +158,19 @@ class StoreNames(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
         return dt.datetime.fromtimestamp(self.info(path)["mtime"], dt.timezone.utc)
 
     def touch(self, path: str, truncate: bool = True, **options: Any) -> None:
-        """Make an empty file, or empty one.
-
-        Raises:
-            NotImplementedError: with ``truncate=False``, the file is there: a Store sets no times.
-        """
+        """Make an empty file, or empty one; with ``truncate=False`` set the times of what is there to now."""
         if truncate:
             super().touch(path, truncate, **options)
             return
         try:
             self.open(path, "xb", **options).close()
         except FileExistsError:
-            raise NotImplementedError(
-                f"a Store does not set the time of a file that is there, {path!r}: "
-                "pass truncate=True, which empties it, or write to it"
-            ) from None
+            with as_python_errors():
+                self.store.utime(self._strip_protocol(path)).result()
 
     async def _opened(self, name: str) -> File:
         """Open a file to read it."""
-        try:
-            return await self.store.open(name)
-        except StorageError as error:
-            if error.errno == errno.EINVAL and await self._isdir(name):
-                raise is_a_folder(name) from None
-            raise
+        return await self.store.open(name)
 
     async def _opened_to_write(self, name: str, mode: str) -> File:
         """Make a file, or empty it; ``mode`` is ``"overwrite"`` or ``"create"``, as fsspec has it."""

@@ -68,6 +68,10 @@ def server_closed(operation: str = "", bytes_done: int = 0, peer: str = "") -> P
 
 
 def _fix_of(number: int, operation: str) -> str:
+    if number == errno.EINVAL and operation == "readlink":
+        return "name a symbolic link; stat() describes files and folders"
+    if number == errno.EISDIR and operation == "unlink":
+        return "remove a folder with rmdir()"
     if number == errno.EINVAL and operation in _ON_NAMES:
         return "name a file or folder beneath the folder of the store"
     if operation == "open_store" and number in (errno.ENOENT, errno.ENOTDIR):

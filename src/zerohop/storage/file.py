@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop.config.checks import check_flag
-from zerohop.errors import Closed
+from zerohop.errors import Closed, StorageError
 from zerohop.storage.failures import of_errno
 from zerohop.storage.numbers import byte_number
 
@@ -155,7 +155,7 @@ class File:
 
     def truncate(self, size: int) -> Operation[None]:
         """Cut the file, or lengthen it with a hole, to ``size`` bytes; errors as those of ``write_from``."""
-        return self.store.file_call("truncate", self, byte_number("size", size))
+        return self._change("truncate", byte_number("size", size))
 
     def fsync(self) -> Operation[None]:
         """Have everything that was written so far outlive a crash of the machine; errors as those of ``write_from``."""
@@ -168,7 +168,7 @@ class File:
             ValueError, TypeError: an argument makes no sense.
             StorageError: as ``write_from``; EOPNOTSUPP if the file system cannot do that.
         """
-        return self.store.file_call("punch_hole", self, byte_number("offset", offset), byte_number("nbytes", nbytes))
+        return self._change("punch_hole", byte_number("offset", offset), byte_number("nbytes", nbytes))
 
     def hole_in(self, offset: int, nbytes: int) -> Operation[int | None]:
         """Return where in a range the first hole begins, bytes that were never written; None if there is none.
@@ -208,6 +208,14 @@ class File:
             raise Closed(f"the File is closed: {self.path!r}", operation="storage")
         self.store.check_usable()
         return native
+
+    def _change(self, kind: str, *args: int) -> Operation[None]:
+        self.native()  # raises Closed first
+        try:
+            self.check_mode(kind, writes=True)
+        except StorageError as error:
+            return self.store.refused(kind, error)
+        return self.store.file_call(kind, self, *args)
 
     def _one(
         self, kind: str, x: Local | Iov | ImportedIov, offset: int, timeout: float | None, *, short: bool = False

@@ -77,6 +77,10 @@ class FileEngine(Face, abc.ABC):
         """Return a call's deadline, in nanoseconds of the monotonic clock; 0: none."""
         return self._deadline(timeout)
 
+    def refused(self, kind: str, error: ZerohopError) -> Operation[Any]:
+        """Return an Operation that has failed."""
+        return self._failed(kind, error)
+
     def pending(self, kind: str, native: Op, keep: object) -> Operation[int]:
         """Return the Operation of a native one that moves no bytes of its own."""
         return begun(InFlight[int](), self._core, kind, 0, native, keep)

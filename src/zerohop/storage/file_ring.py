@@ -49,13 +49,13 @@ class FileRing(Protocol):
         """Give a transfer that is not carried out its result; False if there is no room for it."""
 
     def cancel(self, userdata: int | None, first: int) -> tuple[int, int]:
-        """End transfers with this userdata, or all, as soon as nothing uses their memory.
+        """End transfers with this userdata, or all, as soon as nothing uses their memory; not those that end anyway.
 
         Return their number, and how many of them were among the first ``first`` that were added and have not begun.
         """
 
-    def take(self, most: int) -> bytes:
-        """Return results as records (completion.py)."""
+    def take(self, most: int, least: int = 0) -> bytes:
+        """Return results as records (completion.py); none if there are fewer than ``least``, and more can come."""
 
     def wait(self, results: int, deadline_ns: int, spin_ns: int) -> bool:
         """Wait until so many results are there, or all that can still come."""

@@ -93,7 +93,10 @@ class LocalStore(Store):
         self._root_lock = threading.Lock()
         self._close_root = weakref.finalize(self, os.close, self._root)
         try:
-            check_openat2(self._root)
+            try:
+                check_openat2(self._root)
+            except OSError as error:  # no descriptor is left
+                raise failures.of_os(error, "open_store", self.folder) from None
             super().__init__(ctx, settings, timeout)
             try:
                 self._queue: FileQueue = self._file_queue(URING_DEPTH, threads, staging_bytes, uring=engine == "auto")
@@ -132,12 +135,12 @@ class LocalStore(Store):
         required = self._requires(direct)
         return self._at_once("file_of", "", lambda: of_descriptor(self, fd, direct, required=required))
 
-    def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+    def folder_call(self, kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Operation[Any]:
         """Do ``Store.folder_call``."""
 
         def work() -> Any:
             with self._folder() as root:
-                return names.CALLS[kind](root, *paths)
+                return names.CALLS[kind](root, *paths, *numbers)
 
         return self._at_once(kind, paths[0], work)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.errors import Unsupported
 from zerohop.storage import failures
 from zerohop.storage.beneath import open_beneath, parent_of
 
@@ -24,6 +26,26 @@ def _stat(root: int, path: str) -> os.stat_result:
     fd = open_beneath(root, path, os.O_PATH)
     try:
         return os.stat(fd)  # noqa: PTH116 - a Path cannot name a file by its descriptor
+    finally:
+        os.close(fd)
+
+
+def _readlink(root: int, path: str) -> str:
+    parent, name = parent_of(root, path)
+    try:
+        return os.readlink(name, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _utime(root: int, path: str, *times: int) -> None:
+    fd = open_beneath(root, path, os.O_PATH)
+    try:
+        # Such a descriptor needs no right to read the file, and the system takes it for this by its name alone.
+        name = f"/proc/self/fd/{fd}"
+        os.utime(name, ns=(times[0], times[1])) if times else os.utime(name)
+    except FileNotFoundError:
+        raise Unsupported("there is no /proc, by which times are set", fix="mount /proc", operation="utime") from None
     finally:
         os.close(fd)
 
@@ -49,21 +71,31 @@ def _rename(root: int, old: str, new: str) -> None:
             raise failures.of_os(error, "rename", new) from None
         try:
             os.rename(name, new_name, src_dir_fd=dir_fd, dst_dir_fd=other)
+        except OSError as error:
+            too_long = error.errno == errno.ENAMETOOLONG and len(os.fsencode(new_name)) > len(os.fsencode(name))
+            if error.errno in _OF_NEW or too_long:
+                raise failures.of_os(error, "rename", new) from None
+            raise
         finally:
             os.close(other)
 
     _in_parent(to_new)(root, old)
 
 
-# Each takes the folder's descriptor and one path or two. They raise OSError, Unsupported, and ValueError for a path
-# that has a null character.
+# Errors of a rename that are about what has the new name.
+_OF_NEW: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR)
+
+# Each takes the folder's descriptor and one path or two, and ``utime`` the nanoseconds of both times, if any. They
+# raise OSError, Unsupported, and ValueError for a path that has a null character.
 CALLS: Final[dict[str, Callable[..., Any]]] = {
     "listdir": _listdir,
     "stat": _stat,
+    "readlink": _readlink,
+    "utime": _utime,
     "unlink": _in_parent(os.unlink),
     "mkdir": _in_parent(os.mkdir),
     "rmdir": _in_parent(os.rmdir),
     "rename": _rename,
 }
 # Those that change something.
-CHANGING: Final = frozenset({"unlink", "mkdir", "rmdir", "rename"})
+CHANGING: Final = frozenset({"utime", "unlink", "mkdir", "rmdir", "rename"})

@@ -147,7 +147,10 @@ def _check_way(past_cache_fd: int, required: tuple[str, str] | None) -> None:
 
 
 def _check_regular(fd: int, operation: str, path: str) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISDIR(mode):
+        raise of_errno(errno.EISDIR, operation, path)
+    if not stat.S_ISREG(mode):
         raise of_errno(
             errno.EINVAL, operation, path, said="not a regular file", fix="name a file that has bytes of its own"
         )

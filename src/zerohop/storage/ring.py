@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import operator
 import threading
 import time
 import weakref
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop._native import NativeError
-from zerohop.config.checks import check_flag, check_int, check_seconds
+from zerohop.config.checks import check_flag, check_seconds
 from zerohop.core.face import index_array
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, from_native
 from zerohop.shown import shown
 from zerohop.storage.completion import RECORD, Completion, RingFlags, completions
 from zerohop.storage.file import File
-from zerohop.storage.numbers import byte_number
+from zerohop.storage.numbers import byte_number, count_number, userdata_number
 
 if TYPE_CHECKING:
     from zerohop.core.face import Local, Operation
@@ -56,9 +55,9 @@ class Ring:
         flags: RingFlags,
     ) -> None:
         """Use ``Store.ring``."""
-        self.entries = check_int("entries", entries, 1, _MOST_ENTRIES)
+        self.entries = count_number("entries", entries, 1, _MOST_ENTRIES)
         self.for_read = check_flag("for_read", for_read)
-        self.io_depth = check_int("io_depth", io_depth, -_MOST_ENTRIES, _MOST_ENTRIES)
+        self.io_depth = count_number("io_depth", io_depth, -_MOST_ENTRIES, _MOST_ENTRIES)
         self.batch_wait = check_seconds("batch_wait", batch_wait)
         if priority not in tuple(_PRIORITIES):  # not in the dict: the argument may be what cannot be a key
             raise ValueError(f'priority is "high", "normal" or "low", not {shown(priority)}')
@@ -69,7 +68,7 @@ class Ring:
         self.store = store
         self.priority = priority
         self.flags = flags
-        self._native = store.new_ring(entries, not for_read, _PRIORITIES[priority])
+        self._native = store.new_ring(self.entries, not for_read, _PRIORITIES[priority])
         self._submitted = 0  # the transfers that submit() was called for, and that wait for their batch
         self._timer: threading.Timer | None = None
         self._kept: list[object] = []  # the memory and the files of what was added, which nobody is to close meanwhile
@@ -91,7 +90,7 @@ class Ring:
             StorageError: the ring writes, and the file was opened for reading.
             Closed: the Ring, the File, the Store or the memory is closed.
         """
-        memory, number = self.store.memory_of(view), operator.index(userdata)
+        memory, number = self.store.memory_of(view), userdata_number(userdata)
         self.prepare_many(memory, file, (byte_number("offset", offset),), (memory.nbytes,), (0,), (number,))
 
     def prepare_many(
@@ -168,9 +167,11 @@ class Ring:
         return added
 
     def cancel(self, userdata: int | None = None) -> int:
-        """End transfers that have not ended, with CancelledError; return how many these were.
+        """End transfers with CancelledError; return how many these were.
 
-        Each has its result as usual, when nothing uses its memory any more: what the system has begun ends first.
+        A transfer that has ended is as it was, and so is one for which the system has been asked in full: it ends as
+        usual, and is not counted. A server may have gone so far with some that are counted: these end as usual, too.
+        Each has its result when nothing uses its memory any more.
 
         Args:
             userdata: cancels transfers with this number; None: all.
@@ -179,7 +180,7 @@ class Ring:
             Closed: the Ring or the Store is closed.
         """
         self._check()
-        number = None if userdata is None else operator.index(userdata)
+        number = None if userdata is None else userdata_number(userdata)
         with self._lock:
             try:
                 ended, submitted = self._native.cancel(None if number is None else number % (1 << 64), self._submitted)
@@ -193,6 +194,9 @@ class Ring:
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
     ) -> list[Completion]:
         """Return results, as soon as there are ``min_results``, or all that can still come.
+
+        Several threads and tasks may wait at once. Each gets as many as it has asked for, or waits on; fewer only when
+        no more can come.
 
         Args:
             max_results: the most that are returned; None: all that are there.
@@ -213,32 +217,38 @@ class Ring:
 
         A ``result`` is negative where the transfer failed with such an errno, and ``status`` is 0 where it did not.
         """
-        most = self._most(max_results, min_results)
+        most, least = self._most_and_least(max_results, min_results)
         self._begin_submitted()
-        if self._native.ready < min(min_results, most):
-            self._wait_until(min(min_results, most), timeout)
-        return np.frombuffer(self._native.take(most), RECORD)
+        deadline = self.store.deadline_of(timeout)
+        while True:
+            if self._native.ready < least:
+                self._wait_until(least, deadline)
+            taken = self._native.take(most, least)
+            # Another thread may have taken what this one has waited for.
+            if taken or not least or not self._native.taken_up:
+                return np.frombuffer(taken, RECORD)
 
     async def results(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
     ) -> list[Completion]:
         """Return results like ``wait``, for coroutines: the loop goes on meanwhile."""
-        most = self._most(max_results, min_results)
+        most, least = self._most_and_least(max_results, min_results)
         self._begin_submitted()
         deadline = self.store.deadline_of(timeout)
         while True:
-            if self._native.ready < min(min_results, most):
-                await self._enough(min(min_results, most), deadline)
-            taken = self._native.take(most)
+            if self._native.ready < least:
+                await self._enough(least, deadline)
+            taken = self._native.take(most, least)
             # Another task may have taken what this one has waited for.
-            if taken or not min_results or not self._native.taken_up:
+            if taken or not least or not self._native.taken_up:
                 return completions(np.frombuffer(taken, RECORD), self.store.told)
 
-    def _most(self, max_results: int | None, min_results: int) -> int:
-        """Return the most results that a call takes."""
-        check_int("min_results", min_results, 0, _MOST_ENTRIES)
+    def _most_and_least(self, max_results: int | None, min_results: int) -> tuple[int, int]:
+        """Return the most results that a call takes, and for how many it waits."""
+        least = count_number("min_results", min_results, 0, _MOST_ENTRIES)
         self.store.check_usable()
-        return self.entries if max_results is None else check_int("max_results", max_results, 1, _MOST_ENTRIES)
+        most = self.entries if max_results is None else count_number("max_results", max_results, 1, _MOST_ENTRIES)
+        return most, min(least, most)
 
     def _enough(self, results: int, deadline_ns: int) -> Operation[int]:
         """Return an Operation that ends when so many results are there, or all that can still come."""
@@ -295,8 +305,7 @@ class Ring:
         if self._closed:
             raise Closed("the Ring is closed", operation="storage")
 
-    def _wait_until(self, results: int, timeout: float | None) -> None:
-        deadline = self.store.deadline_of(timeout)
+    def _wait_until(self, results: int, deadline: int) -> None:
         native, spin_ns = self._native, self.store.spin_ns
         while True:
             until = time.monotonic_ns() + _CTRL_C_NS

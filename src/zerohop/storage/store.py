@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from zerohop.config.checks import check_flag
@@ -13,11 +14,10 @@ from zerohop.storage.file import FLAGS
 from zerohop.storage.file_engine import FileEngine
 from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import Iov
+from zerohop.storage.numbers import times_in_ns
 from zerohop.storage.ring import Ring
 
 if TYPE_CHECKING:
-    import os
-
     from zerohop.core.face import Local, Operation
     from zerohop.storage.file import File, Mode
 
@@ -155,6 +155,31 @@ class Store(FileEngine):
         """Describe a file or folder, as ``os.stat`` does; errors as those of ``open``."""
         return self._folder_call("stat", path)
 
+    def readlink(self, path: str) -> Operation[str]:
+        """Return where a symbolic link leads, as ``os.readlink`` does: a path that counts from the link's own folder.
+
+        The text may also name what is not there, or lies out of the store. Errors are those of ``open``; EINVAL if it
+        is no link.
+        """
+        return self._folder_call("readlink", path)
+
+    def utime(
+        self, path: str, times: tuple[float, float] | None = None, *, ns: tuple[int, int] | None = None
+    ) -> Operation[None]:
+        """Set when a file or folder was read and written last, as ``os.utime`` does; of a link, where it leads.
+
+        Args:
+            path: the file or folder.
+            times: both times in seconds, that of reading first; without ``ns``, None: now, by the clock of the machine
+                that has the file.
+            ns: both in nanoseconds, which are exact.
+
+        Raises:
+            ValueError, TypeError: an argument makes no sense.
+            StorageError, Closed: as ``open``.
+        """
+        return self._folder_call("utime", path, numbers=times_in_ns(times, ns))
+
     def unlink(self, path: str) -> Operation[None]:
         """Remove a file; errors as those of ``open``."""
         return self._folder_call("unlink", path)
@@ -171,18 +196,18 @@ class Store(FileEngine):
         """Rename a file or folder, which replaces a file of the new name; errors as those of ``open``."""
         return self._folder_call("rename", old, new)
 
-    def _folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+    def _folder_call(self, kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Operation[Any]:
         for path in paths:
             check_path(path)
         self.check_usable()
-        return self.folder_call(kind, *paths)
+        return self.folder_call(kind, *paths, numbers=numbers)
 
     @abc.abstractmethod
     def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
         """Open a file, whose arguments are checked."""
 
     @abc.abstractmethod
-    def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+    def folder_call(self, kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Operation[Any]:
         """Do one of the calls of names.py, whose arguments are checked."""
 
     @abc.abstractmethod
@@ -200,3 +225,7 @@ def check_path(path: object) -> None:
         raise TypeError(f"a path is a string, not {type(path).__name__}")
     if "\0" in path:
         raise ValueError("a path has no null character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ValueError(f"a path has no such character, which no bytes stand for: {shown(path)}") from None

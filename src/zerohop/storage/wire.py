@@ -13,7 +13,7 @@ import msgspec
 from zerohop.errors import ProtocolError
 
 SERVICE: Final = "storage"
-VERSION: Final = 3
+VERSION: Final = 4
 # Ranges of one Move. Their numbers, eight bytes each, and a handle fit into one message of the control channel.
 MOST_RANGES: Final = 2048
 # Calls of one client that may be under way. A client that keeps to it is never refused.
@@ -30,6 +30,7 @@ Handle: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=8192)]
 _Queue: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 # The number that stands for a file or memory in messages over a lane (native/storage/file_messages.hpp).
 LaneNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+_Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
 
 
@@ -88,11 +89,19 @@ class Close(msgspec.Struct, tag="close", array_like=True):
 
 
 class FolderCall(msgspec.Struct, tag="folder", array_like=True):
-    """Does one of the calls of names.py; ``after``: of listdir, the last name of the answer before."""
+    """Does one of the calls of names.py.
+
+    Attributes:
+        kind: the name of the call.
+        paths: its paths.
+        after: of listdir, the last name of the answer before.
+        numbers: of utime, the nanoseconds of both times; empty: now.
+    """
 
     kind: _Word
     paths: Annotated[list[Path], msgspec.Meta(max_length=2)]
     after: Path = b""
+    numbers: Annotated[list[_Int64], msgspec.Meta(max_length=2)] = []
 
 
 class FileCall(msgspec.Struct, tag="file", array_like=True):
@@ -198,6 +207,12 @@ class Stat(msgspec.Struct, tag="stat", array_like=True):
     facts: dict[_Word, int | float]
 
 
+class Target(msgspec.Struct, tag="target", array_like=True):
+    """Holds the path that a symbolic link has."""
+
+    path: Path
+
+
 class Names(msgspec.Struct, tag="names", array_like=True):
     """Holds names of a folder in order; ``more``: ask again for those after the last."""
 
@@ -229,16 +244,18 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
         said: its reason.
         fix: its fix.
         errno: the system's number; 0 if there is none.
+        path: the path that it is about; empty: that of the call, or none.
     """
 
     kind: _Word
     said: str
     fix: str
     errno: int
+    path: Path = b""
 
 
 Request: TypeAlias = Hello | Leave | Keep | Forget | Reach | Open | Close | FolderCall | FileCall | Move | Cancel
-Answer: TypeAlias = Welcome | Reached | Opened | Value | Stat | Names | Moved | Failed
+Answer: TypeAlias = Welcome | Reached | Opened | Value | Stat | Target | Names | Moved | Failed
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _requests: Final = msgspec.msgpack.Decoder(Request)

@@ -18,6 +18,8 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.sizes import MIB
 from zerohop import storage
+from zerohop.core.lanes import routes
+from zerohop.core.peers import import_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,3 +245,28 @@ def test_memory_with_other_handles(store: RemoteStore, tmp_path: Path, moved_by_
         moved_by_messages.clear()
         both_ways()
         assert not moved_by_messages
+
+
+def test_memories_that_a_server_has_very_many_of(
+    store: RemoteStore,
+    tmp_path: Path,
+    moved_by_messages: list[wire.Move],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numbers of the oldest go on to be good, although the server has given up the routes to them."""
+    monkeypatch.setattr(routes, "_MAX_ROUTES", 4)
+    monkeypatch.setattr(import_client, "_MAX_ALLOCATIONS", 4)
+    there = pattern(3, PAGE)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    memories = [known(store, store.context.alloc(PAGE)) for _ in range(24)]
+    moved_by_messages.clear()
+    with store.open("data").result() as file:
+        ring = store.ring(1)
+        for memory in memories:
+            memory.write_bytes(0, bytes(PAGE))
+            assert file.read_into(memory).result(PATIENCE_S) == PAGE
+            assert memory.read_bytes() == there.tobytes()
+            ring.prepare(memory, file, 0, 7)
+            ring.submit()
+            assert ring.wait(timeout=PATIENCE_S) == [(7, PAGE, None)]
+    assert not moved_by_messages

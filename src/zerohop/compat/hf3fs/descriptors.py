@@ -28,7 +28,7 @@ def register_fd(fd: int, flags: int = 0) -> None:
     Raises:
         TypeError: ``fd`` is no integer.
         StorageError: an OSError, with the reason. EBADF: the descriptor is not open, or reads and writes nothing;
-            EINVAL: its file is no regular one, or it is registered already.
+            EISDIR: it is a folder; EINVAL: its file is no regular one, or it is registered already.
     """
     del flags
     if _number(fd) < 0:

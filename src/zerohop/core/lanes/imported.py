@@ -39,6 +39,18 @@ class Allocation:
         self.users = 0
 
 
+class Kept:
+    """Keeps an import from being given back where there are very many; the owner may take it back all the same."""
+
+    __slots__ = ("__weakref__", "_imported")
+
+    def __init__(self, imported: Import) -> None:
+        self._imported = imported
+        if imported.keepers is None:
+            imported.keepers = weakref.WeakSet()
+        imported.keepers.add(self)
+
+
 class Import:
     """Holds a peer's shared memory as the peer described it in its reply.
 
@@ -47,7 +59,19 @@ class Import:
     keys both are empty.
     """
 
-    __slots__ = ("_left", "access", "allocation", "capability", "closed", "how", "nbytes", "rails", "rights", "routes")
+    __slots__ = (
+        "_left",
+        "access",
+        "allocation",
+        "capability",
+        "closed",
+        "how",
+        "keepers",
+        "nbytes",
+        "rails",
+        "rights",
+        "routes",
+    )
 
     def __init__(
         self,
@@ -68,6 +92,8 @@ class Import:
         self.allocation = allocation
         # Routes that use it; each takes itself out when it is dropped.
         self.routes: dict[Any, None] = {}
+        # It stays as long as one of these lives, whether it has routes or not. None: there was none.
+        self.keepers: weakref.WeakSet[Kept] | None = None
         self.closed = False
         # Whether `access` is closed.
         self._left = False

@@ -336,7 +336,7 @@ class Imports:
         if len(link.imports) <= _MAX_IMPORTS and len(link.allocations) <= _MAX_ALLOCATIONS:
             return
         for key in list(itertools.islice(link.imports, _OLDEST)):
-            if link.imports[key].routes:
+            if link.imports[key].routes or link.imports[key].keepers:
                 link.imports.move_to_end(key)
             else:
                 self.releases.release(key, link.imports.pop(key))

@@ -22,7 +22,7 @@ from zerohop.integrations.safetensors.describing import described, frameworks_of
 from zerohop.integrations.safetensors.dtypes import BITS
 from zerohop.integrations.safetensors.layout import MAX_HEADER_BYTES, PREFIX_BYTES, SafetensorsError, check_count
 from zerohop.integrations.safetensors.progress import shown_progress
-from zerohop.integrations.safetensors.sources import ended, store_of
+from zerohop.integrations.safetensors.sources import descriptor_of, ended, store_of
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ _PIECE: Final = 16 * _MIB
 # Smaller tensors are gathered in host memory and written together.
 _DIRECT: Final = 1 * _MIB
 _ALIGNMENT: Final = 8
+# As many as Linux follows in one path.
+_MOST_LINKS: Final = 40
 
 
 def save(
@@ -60,7 +62,7 @@ def save(
     It is written under a temporary name in the same folder, flushed, and renamed: ``path`` is never half a file, and
     what was there stays until the new file is whole. After an error nothing is left of it, unless a
     server no longer answers. Where ``path`` is a link, the file that it leads to is replaced, and the link stays. In a
-    Store, the link is replaced, and the rename itself is flushed only as its file system does so by itself.
+    Store, a link may not lead out of it, and the rename itself is flushed only as its file system does so by itself.
 
     Args:
         tensors: arrays of numpy or torch, on the host or on a GPU, by name. They must be contiguous.
@@ -91,7 +93,9 @@ def save(
     with (
         store_of(store, budget, [target], timeout) as writes_by,
         shown_progress("saving", size, progress) as done,
-        _temporary(writes_by, target, timeout, within=within) as file,
+        _temporary(
+            writes_by, _followed_in(writes_by, target, timeout) if within else target, timeout, within=within
+        ) as file,
     ):
         _write(file, [(0, header), *pieces], budget // _SLOTS, timeout, done)
         ended(file.fsync(), timeout)
@@ -237,9 +241,31 @@ def _followed(target: str) -> str:
     return found
 
 
+def _followed_in(store: Store, target: str, timeout: float | None) -> str:
+    """Do ``_followed`` for a path of a Store, which refuses to follow a link that leads out of it."""
+    path = target
+    for _ in range(_MOST_LINKS):
+        try:
+            to: str = ended(store.readlink(path), timeout)
+        except StorageError as error:
+            # It is no link, a path that names no file, or nothing is there; _temporary() tells of the last two.
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                return path
+            raise
+        if to.startswith("/"):
+            raise _no_way(errno.EXDEV, f"the link leads out of the store, to {shown(to)}", target)
+        path = f"{path.rpartition('/')[0]}/{to}".lstrip("/")
+    raise _no_way(errno.ELOOP, os.strerror(errno.ELOOP), target)
+
+
+def _no_way(number: int, said: str, target: str) -> StorageError:
+    fix = "save under the name of a file, or remove the link first"
+    return StorageError(f"{said}: {target!r}", errno=number, filename=target, fix=fix, operation="save")
+
+
 def _made(store: Store, path: str, target: str) -> File:
     """Make the file ``path``, with the mode of the one whose place it is to take."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = descriptor_of(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116  # as the calls around it
@@ -250,7 +276,7 @@ def _made(store: Store, path: str, target: str) -> File:
 
 def _flush_folder(folder: str) -> None:
     """Have the names in a folder outlive a crash of the machine."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = descriptor_of(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from zerohop.errors import DeadlineExceeded
+from zerohop.errors import DeadlineExceeded, from_os, out_of_descriptors
 from zerohop.integrations.safetensors.arguments import check_store
 from zerohop.integrations.safetensors.layout import PREFIX_BYTES, header_length, parse_layout
 from zerohop.shown import shown
@@ -40,6 +40,16 @@ def ended(operation: Operation[T], timeout: float | None) -> T:
         # Otherwise it would warn later of an error that was not looked at.
         if not operation.cancel():
             operation.exception()
+        raise
+
+
+def descriptor_of(path: str, flags: int) -> int:
+    """Do ``os.open``; raise LimitReached, which says what to type, where this process has no descriptor left."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if out_of_descriptors(error):
+            raise from_os(error, operation="open") from None
         raise
 
 
@@ -133,7 +143,7 @@ def _open(store: Store, name: str, timeout: float | None, *, within: bool) -> Fi
         # Not by ended(): a file that is opened later is closed when its operation goes.
         return store.open(name).result(timeout)
     # A pipe would block until somebody writes to it; file_of() refuses it.
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = descriptor_of(name, os.O_RDONLY | os.O_NONBLOCK)
     try:
         return store.file_of(fd).result()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -187,6 +188,7 @@ def _parsed(body: bytes, wanted: type[A] | tuple[type[A], ...], kind: str, path:
 
 def _error_of(answer: wire.Failed, kind: str, path: str) -> Exception:
     if answer.errno:
+        path = os.fsdecode(answer.path) or path
         said = answer.said.removesuffix(f": {path!r}") if path else answer.said
         return of_errno(answer.errno, kind, path, said=said, fix=answer.fix)
     if answer.kind == "ValueError":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop.storage.file_engine import OpenFile
     from zerohop.storage.imported_iov import ImportedIov
 
-_RESULT = (wire.Value, wire.Stat)
+_RESULT = (wire.Value, wire.Stat, wire.Target)
 
 
 class RemoteStore(ServedTransfers):
@@ -119,9 +119,9 @@ class RemoteStore(ServedTransfers):
             operation="file_of",
         )
 
-    def folder_call(self, kind: str, *paths: str) -> Operation[Any]:
+    def folder_call(self, kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Operation[Any]:
         """Do ``Store.folder_call``."""
-        request = wire.FolderCall(kind, [encoded(path, kind) for path in paths])
+        request = wire.FolderCall(kind, [encoded(path, kind) for path in paths], numbers=list(numbers))
 
         async def work() -> Any:
             with self._unless_closed():

@@ -32,10 +32,14 @@ def names_of(answer: wire.Names) -> list[str]:
     return names
 
 
-def value_of(answer: wire.Value | wire.Stat) -> int | os.stat_result | None:
+def value_of(answer: wire.Value | wire.Stat | wire.Target) -> int | str | os.stat_result | None:
     """Return the result of a call as a local Store gives it; raise ProtocolError if it is not whole."""
     if isinstance(answer, wire.Value):
         return answer.value
+    if isinstance(answer, wire.Target):
+        if b"\0" in answer.path or not answer.path:
+            raise ProtocolError("malformed: the path of a link from the storage service")
+        return os.fsdecode(answer.path)
     facts = answer.facts
     try:
         first = [facts[name] for name in _STAT_NAMES]

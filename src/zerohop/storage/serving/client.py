@@ -6,7 +6,7 @@ import errno
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop.core.face import RemoteBuffer, start_of, until_messages
+from zerohop.core.face import RemoteBuffer, keep_reached, start_of, until_messages
 from zerohop.errors import AccessDenied
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
@@ -62,8 +62,8 @@ class Client:
         # Carries out what the client asks for over its lane, and the client's queue of notifications for the answers.
         self._serving: FileServing | None = None
         self._answers = 0
-        # Routes to memory with a lane number. Without its route, memory would not be reached any more.
-        self._numbered: dict[int, Route] = {}
+        # Each keeps memory with a lane number, which would not be reached any more where very many are in use.
+        self._numbered: dict[int, object] = {}
         self._numbers = numbers
         # How often each handle is to be kept. A Forget may come while a Keep is still being carried out.
         self._wanted: Counter[bytes] = Counter()
@@ -157,7 +157,7 @@ class Client:
             return wire.Reached()
         number = self._serving.add_memory(known.reached, start_of(known.memory), known.memory.nbytes)
         if number is not None:
-            self._numbered[number] = known.route
+            self._numbered[number] = keep_reached(known.route)
         return wire.Reached(number, known.route.explanation.form)
 
     async def keep(self, handle: bytes, reach: Reach) -> None:

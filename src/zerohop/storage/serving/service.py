@@ -174,11 +174,14 @@ class StorageService:
 
     async def _folder_call(self, request: wire.FolderCall) -> wire.Answer:
         kind, paths = request.kind, [os.fsdecode(path) for path in request.paths]
-        if kind not in names.CALLS or len(paths) != (2 if kind == "rename" else 1):
-            raise ValueError(f"no such call: {kind!r} of {len(paths)} paths")
+        count = len(request.numbers)
+        takes = (0, 2) if kind == "utime" else (0,)
+        if kind not in names.CALLS or len(paths) != (2 if kind == "rename" else 1) or count not in takes:
+            raise ValueError(f"no such call: {kind!r} of {len(paths)} paths and {count} numbers")
         if self._read_only and kind in names.CHANGING:
             raise _read_only(kind, request.paths[0])
-        value = await self._blocking(lambda: self._store.folder_call(kind, *paths).result())
+        times = tuple(request.numbers)
+        value = await self._blocking(lambda: self._store.folder_call(kind, *paths, numbers=times).result())
         return _page(value, request.after) if kind == "listdir" else _result(value)
 
     async def _move(self, client: Client, request: wire.Move) -> wire.Answer:
@@ -235,8 +238,10 @@ def _failed(error: Exception) -> wire.Failed:
     """Return an error as a message."""
     if not isinstance(error, ZerohopError):
         return wire.Failed("ValueError", str(error), "", 0)
-    number = error.errno if isinstance(error, StorageError) else 0
-    return wire.Failed(type(error).__name__, error.reason, error.fix, number or 0)
+    if not isinstance(error, StorageError):
+        return wire.Failed(type(error).__name__, error.reason, error.fix, 0)
+    path = os.fsencode(error.filename)[: wire.LONGEST_PATH]
+    return wire.Failed(type(error).__name__, error.reason, error.fix, error.errno, path)
 
 
 def _page(found: list[str], after: bytes) -> wire.Names:
@@ -249,8 +254,10 @@ def _page(found: list[str], after: bytes) -> wire.Names:
     return wire.Names(rest[:count], more=count < len(rest))
 
 
-def _result(value: int | os.stat_result | None) -> wire.Value | wire.Stat:
+def _result(value: int | str | os.stat_result | None) -> wire.Value | wire.Stat | wire.Target:
     """Return the result of a call as a message."""
+    if isinstance(value, str):
+        return wire.Target(os.fsencode(value))
     if isinstance(value, os.stat_result):
         return wire.Stat({name: getattr(value, name) for name in dir(value) if name.startswith("st_")})
     return wire.Value(value)
