@@ -3,6 +3,7 @@
 #include "storage/file_queue.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -13,6 +14,8 @@ namespace {
 
 // A copy of the cache's that takes longer is for another thread.
 constexpr uint64_t kSlowCopy = 64ULL << 10;
+// Streams of each device and direction.
+constexpr size_t kStreams = 4;
 constexpr Outcome kFileError{Status::file_error, Reason::none};
 constexpr Outcome kNotDirect{Status::unsupported, Reason::not_direct};
 
@@ -133,7 +136,7 @@ void FileQueue::copy(size_t number, bool to_device) {
     Outcome why;
     accel::Stream* const stream = engine_.accelerators().stream(
         memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
-        1 + static_cast<unsigned>(number % 4), why);
+        1 + static_cast<unsigned>(number % kStreams), why);
     if (stream == nullptr) {
         return fail_piece(number, why, 0);
     }
@@ -144,23 +147,33 @@ void FileQueue::copy(size_t number, bool to_device) {
     } catch (const std::bad_alloc&) {
         return fail_piece(number, {Status::no_memory, Reason::out_of_memory}, 0);
     }
-    copying_.push_back(number);
+    copying_.push_back({number, stream});
     copies_.fetch_add(1, std::memory_order_release);
 }
 
+// The copies of a stream end in their order: asking the driver about each of them would take longer than to copy.
 bool FileQueue::look_at_copies() {
     bool moved = false;
+    std::array<const accel::Stream*, kStreams> pending{};
+    size_t found = 0;
     for (size_t i = 0; i < copying_.size();) {
-        const size_t number = copying_[i];
+        const auto [number, stream] = copying_[i];
         Piece& piece = pieces_[number];
+        const auto last = pending.begin() + static_cast<ptrdiff_t>(found);
+        if (std::find(pending.begin(), last, stream) != last) {
+            ++i;
+            continue;
+        }
         if (piece.copy->query() == accel::EventState::pending) {
+            if (found < pending.size()) {
+                pending[found++] = stream;
+            }
             ++i;
             continue;
         }
         const Outcome outcome = piece.copy->outcome();
         piece.copy.reset();
-        copying_[i] = copying_.back();
-        copying_.pop_back();
+        copying_.erase(copying_.begin() + static_cast<ptrdiff_t>(i));
         copies_.fetch_sub(1, std::memory_order_release);
         moved = true;
         if (!outcome.ok()) {

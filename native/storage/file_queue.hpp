@@ -164,7 +164,7 @@ private:
     mutable LaneLock lock_;
     FixedBuffers fixed_;
     std::vector<size_t> free_;
-    std::vector<size_t> copying_;
+    std::vector<std::pair<size_t, const accel::Stream*>> copying_; // pieces, in the order in which their copies began
     // With transfers that pieces are to be made for.
     std::array<std::deque<std::shared_ptr<Batch>>, kPriorities> waiting_;
     OpenFile::Length length_; // holds for one pass: the file may change afterwards

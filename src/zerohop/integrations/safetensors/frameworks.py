@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 # The names that safetensors has for them, too.
 _TORCH: Final = ("torch", "pt", "pytorch")
 _NUMPY: Final = ("numpy", "np")
-# Copies from which one kernel for all takes less time than the GPU's copies one by one: it has to be loaded first.
-_WORTH_A_KERNEL: Final = 64
+# Copies from which one kernel for all takes less time than the GPU's copies one by one, each of some 5 µs: the first
+# call loads it, which took 16 ms.
+_WORTH_A_KERNEL: Final = 512
+# What torch rounds the bytes of a tensor to on a GPU, and bytes from which a block of its own is worth while.
+_GRAIN: Final = 512
+_WORTH_A_BLOCK: Final = 20 << 20
 
 
 class Framework(abc.ABC):
@@ -49,6 +54,9 @@ class Framework(abc.ABC):
     def out_of_memory(self, error: BaseException, said: str) -> BaseException | None:
         """Return the error that says it if ``error`` of ``empty`` means that no memory is left; None otherwise."""
         return MemoryError(said) if isinstance(error, MemoryError) else None
+
+    def expect(self, sizes: list[int]) -> None:
+        """Have memory at hand for tensors of so many bytes each, which ``empty`` makes next; it may do nothing."""
 
     @abc.abstractmethod
     def flat(self, tensor: Any) -> Any:
@@ -160,6 +168,21 @@ class Torch(Framework):
         # Unlike a slice, this is a tensor that torch takes for no view of another.
         made = self._torch.empty(0, dtype=kind)
         return made.set_(memory.untyped_storage(), skip // kind.itemsize, tuple(shape))
+
+    def expect(self, sizes: list[int]) -> None:
+        """Do ``Framework.expect``: torch asks the driver once for all, and not for each tensor.
+
+        torch keeps the block that is dropped here, and cuts the tensors from it.
+        """
+        whole = sum(-(-nbytes // _GRAIN) * _GRAIN for nbytes in sizes)
+        if self._on_host or whole < _WORTH_A_BLOCK:
+            return
+        gpu = self._torch.cuda
+        kept = gpu.memory_reserved(self._place) - gpu.memory_allocated(self._place)
+        if kept < whole:
+            # Where there is no such block, the tensors may still find room, and say it better if they do not.
+            with contextlib.suppress(gpu.OutOfMemoryError):
+                self._torch.empty(whole, dtype=self._torch.uint8, device=self._place)
 
     def out_of_memory(self, error: BaseException, said: str) -> BaseException | None:
         """Do ``Framework.out_of_memory``."""

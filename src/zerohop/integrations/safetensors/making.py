@@ -41,6 +41,7 @@ class Tensors:
     def make(self, file: int) -> list[int]:
         """Make the tensors of a file, and return their numbers; none, if they were made before."""
         numbers = self._of_file.pop(file, [])
+        self.framework.expect([self._chosen[number][1].nbytes for number in numbers])
         for number in numbers:
             entry, wanted = self._chosen[number]
             tensor = self._empty(entry, wanted)
