@@ -56,7 +56,8 @@ class Framework(abc.ABC):
         return MemoryError(said) if isinstance(error, MemoryError) else None
 
     def expect(self, sizes: list[int]) -> None:
-        """Have memory at hand for tensors of so many bytes each, which ``empty`` makes next; it may do nothing."""
+        """Have memory at hand for tensors of so many bytes each, which ``empty`` makes next, where that saves time."""
+        del sizes
 
     @abc.abstractmethod
     def flat(self, tensor: Any) -> Any:
