@@ -63,12 +63,15 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     if (ranges.empty()) {
         return {};
     }
-    const std::lock_guard lock(lock_);
+    if (!lock_.try_lock()) {
+        return leave(std::move(batch));
+    }
+    const std::lock_guard lock(lock_, std::adopt_lock);
     if (closed_) {
         return *closed_;
     }
-    batch->fixed = fixed_.of(batch->memory.identity);
-    waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
+    take_left();
+    take(std::move(batch));
     try {
         issue();
         (void)look(); // what the cache had is there already
@@ -78,8 +81,52 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     return {};
 }
 
+// Leaves transfers to the thread that polls: it may look at many files, and its caller is not to wait for that.
+Outcome FileQueue::leave(std::shared_ptr<Batch> batch) {
+    {
+        const std::lock_guard lock(left_lock_);
+        left_.push_back(std::move(batch));
+        any_left_.store(true, std::memory_order_seq_cst);
+    }
+    engine_.kick();
+    if (is_closed_.load(std::memory_order_seq_cst)) { // it may be polled no more
+        const std::lock_guard lock(lock_);
+        take_left();
+        issue();
+    }
+    return {};
+}
+
+// The caller holds the lock, here and below.
+void FileQueue::take_left() {
+    if (!any_left_.load(std::memory_order_acquire)) {
+        return;
+    }
+    const std::lock_guard lock(left_lock_);
+    while (!left_.empty()) {
+        take(left_.front());
+        left_.pop_front();
+    }
+    any_left_.store(false, std::memory_order_seq_cst);
+}
+
+void FileQueue::take(std::shared_ptr<Batch> batch) {
+    batch->fixed = fixed_.of(batch->memory.identity);
+    if (closed_) {
+        fail_rest(*batch, *closed_);
+    }
+    waiting_.at(static_cast<size_t>(batch->priority)).push_back(std::move(batch));
+}
+
+void FileQueue::fail_rest(Batch& batch, Outcome outcome) {
+    for (size_t i = batch.next; i < batch.transfers.size(); ++i) {
+        fail(batch.transfers[i], outcome, 0);
+    }
+}
+
 size_t FileQueue::cancel(const Sink& sink, std::optional<uint64_t> userdata, Outcome outcome) {
     const std::lock_guard lock(lock_);
+    take_left();
     size_t found = 0;
     const auto cancel_one = [&](Batch& batch, size_t index) {
         Transfer& transfer = batch.transfers[index];
@@ -120,8 +167,8 @@ void FileQueue::unfix(const void* object) {
 }
 
 bool FileQueue::poll() {
-    if ((under_way_.load(std::memory_order_acquire) == 0 && !unsent_.load(std::memory_order_acquire)) ||
-        !lock_.try_lock()) {
+    const bool any_unsent = unsent_.load(std::memory_order_acquire) || any_left_.load(std::memory_order_acquire);
+    if ((under_way_.load(std::memory_order_acquire) == 0 && !any_unsent) || !lock_.try_lock()) {
         return false;
     }
     const std::lock_guard lock(lock_, std::adopt_lock);
@@ -139,6 +186,8 @@ bool FileQueue::look() {
         moved = true;
     }
     moved |= look_at_copies();
+    moved |= any_left_.load(std::memory_order_relaxed);
+    take_left();
     if (moved || unsent_.load(std::memory_order_relaxed)) {
         issue();
     }
@@ -147,7 +196,7 @@ bool FileQueue::look() {
 
 Backlog FileQueue::backlog() const {
     Backlog backlog;
-    backlog.ready = io_.ready() || unsent_.load(std::memory_order_acquire);
+    backlog.ready = io_.ready() || unsent_.load(std::memory_order_acquire) || any_left_.load(std::memory_order_acquire);
     backlog.in_device = copies_.load(std::memory_order_acquire) != 0;
     backlog.look_in_ns = backlog.in_device ? kDeviceInterval : UINT64_MAX;
     return backlog;
@@ -156,19 +205,18 @@ Backlog FileQueue::backlog() const {
 void FileQueue::close(Outcome outcome) {
     const std::lock_guard lock(lock_);
     closed_ = outcome;
+    take_left();
     for (const auto& waiting : waiting_) {
         for (const auto& batch : waiting) {
-            for (size_t i = batch->next; i < batch->transfers.size(); ++i) {
-                fail(batch->transfers[i], outcome, 0);
-            }
+            fail_rest(*batch, outcome);
         }
     }
     issue();
-    is_closed_.store(true, std::memory_order_release);
+    is_closed_.store(true, std::memory_order_seq_cst);
 }
 
 bool FileQueue::idle() const {
-    return is_closed_.load(std::memory_order_acquire) && is_done();
+    return is_closed_.load(std::memory_order_seq_cst) && is_done() && !any_left_.load(std::memory_order_seq_cst);
 }
 
 void FileQueue::abandon() {
@@ -176,7 +224,7 @@ void FileQueue::abandon() {
     io_.abandon();
 }
 
-// Makes pieces as long as there is room for them. The caller holds the lock.
+// Makes pieces as long as there is room for them.
 void FileQueue::issue() {
     length_ = {};
     for (auto& waiting : waiting_) {

@@ -134,6 +134,9 @@ private:
     };
 
     [[nodiscard]] bool is_done() const { return abandoned_ || under_way_.load(std::memory_order_acquire) == 0; }
+    Outcome leave(std::shared_ptr<Batch> batch);
+    void take_left();
+    void take(std::shared_ptr<Batch> batch);
     [[nodiscard]] bool look();
     void issue();
     [[nodiscard]] bool issue_first(std::deque<std::shared_ptr<Batch>>& waiting);
@@ -145,6 +148,7 @@ private:
     void fail_piece(size_t number, Outcome outcome, int error);
     void finish_piece(size_t number);
     void fail(Transfer& transfer, Outcome outcome, int error);
+    void fail_rest(Batch& batch, Outcome outcome);
     static void stop(Transfer& transfer) { transfer.limit = transfer.issued; }
     static void end(Batch& batch, Transfer& transfer);
 
@@ -167,6 +171,10 @@ private:
     std::vector<std::pair<size_t, const accel::Stream*>> copying_; // pieces, in the order in which their copies began
     // With transfers that pieces are to be made for.
     std::array<std::deque<std::shared_ptr<Batch>>, kPriorities> waiting_;
+    // Posted while another thread held the lock, and not taken yet.
+    SpinLock left_lock_;
+    std::deque<std::shared_ptr<Batch>> left_;
+    std::atomic<bool> any_left_{false};
     OpenFile::Length length_; // holds for one pass: the file may change afterwards
     std::optional<Outcome> closed_;
     std::atomic<size_t> under_way_{0};

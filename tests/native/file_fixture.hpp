@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <fcntl.h>
+#include <functional>
 #include <sys/stat.h>
 
 namespace zerohop::test {
@@ -64,6 +65,9 @@ public:
     }
     bool submit() override { return true; }
     size_t reap(std::span<Result> results) override {
+        if (before_reap) {
+            before_reap();
+        }
         const std::lock_guard lock(mutex_);
         const size_t found = std::min(results.size(), ended_.size());
         std::copy_n(ended_.begin(), found, results.begin());
@@ -87,6 +91,7 @@ public:
 
     // For the test.
     int fixes = -1; // the number of the next buffer
+    std::function<void()> before_reap; // set before anything is under way
     std::vector<int> unfixed() const {
         const std::lock_guard lock(mutex_);
         return unfixed_;
