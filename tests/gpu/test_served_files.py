@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gpu.others import EXPANDABLE, Other
 from gpu.tensors import blank_tensor, bytes_of, options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
@@ -66,6 +67,25 @@ def test_imported(open_context: OpenContext, start_peer: StartPeer, tmp_path: Pa
         with store.open("copy", "w").result() as copy:
             assert copy.write_from(iov).result(PATIENCE_S) == NBYTES
     assert (tmp_path / "copy").read_bytes() == there.tobytes()
+
+
+def test_imported_by_a_descriptor(open_context: OpenContext, tmp_path: Path) -> None:
+    """Virtual memory has no handle of CUDA IPC: its driver's descriptors come over a Unix socket."""
+    there = pattern(6, NBYTES)
+    (tmp_path / "data").write_bytes(there.tobytes())
+    store = storage.open_store(tmp_path, ctx=open_context(options()))
+    with (
+        Other(NBYTES, EXPANDABLE) as other,
+        store,
+        store.import_iov(bytes(other.handle)).result(PATIENCE_S) as iov,
+    ):
+        assert iov.is_device
+        with store.open("data").result() as file:
+            assert file.read_into(iov[:-7], offset=7).result(PATIENCE_S) == NBYTES - 7
+        other.expect(0, there[7:].tobytes() + b"\xcc" * 7)
+        with store.open("copy", "w").result() as copy:
+            assert copy.write_from(iov[5:]).result(PATIENCE_S) == NBYTES - 5
+        assert (tmp_path / "copy").read_bytes() == there[12:].tobytes() + b"\xcc" * 7
 
 
 def test_a_tensor_of_this_process(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:
