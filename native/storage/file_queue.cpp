@@ -20,12 +20,14 @@ constexpr int kLastWaitPieceMs = 10;
 
 } // namespace
 
-FileQueue::FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t staging_bytes)
+FileQueue::FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t staging_bytes, unsigned carrier_threads)
     : engine_(engine),
       in_use_(std::make_unique<InUse>(std::move(io), StagingBlocks(engine.accelerators(), staging_bytes, kPieceBytes))),
-      io_(*in_use_->io), staging_(in_use_->staging), pieces_(in_use_->pieces), fixed_(io_) {
+      io_(*in_use_->io), staging_(in_use_->staging), pieces_(in_use_->pieces), fixed_(io_),
+      carrier_threads_(carrier_threads) {
     pieces_.resize(io_.depth());
     copying_.reserve(pieces_.size());
+    unstaged_.reserve(pieces_.size());
     free_.reserve(pieces_.size());
     for (size_t i = pieces_.size(); i-- > 0;) {
         free_.push_back(i);
@@ -34,9 +36,10 @@ FileQueue::FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t stagin
 
 FileQueue::~FileQueue() {
     for (const uint64_t limit = now_ns() + kLastWait; !is_done() && now_ns() < limit;) {
-        pollfd results{io_.fd(), POLLIN, 0};
+        const FileIo* const other = carrying();
+        std::array<pollfd, 2> results{pollfd{io_.fd(), POLLIN, 0}, {other == nullptr ? -1 : other->fd(), POLLIN, 0}};
         if (!abandoned_ && copies_.load(std::memory_order_relaxed) == 0) {
-            ::poll(&results, 1, kLastWaitPieceMs);
+            ::poll(results.data(), results.size(), kLastWaitPieceMs);
         }
         const std::lock_guard lock(lock_);
         (void)look();
@@ -68,6 +71,7 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
         return *closed_;
     }
     batch->fixed = fixed_.of(batch->memory.identity);
+    batch->gpu = gpu_of(batch->memory);
     waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
     try {
         issue();
@@ -133,14 +137,10 @@ bool FileQueue::poll() {
 }
 
 bool FileQueue::look() {
-    bool moved = false;
     length_ = {};
-    std::array<Result, kResults> results;
-    while (const size_t found = io_.reap(results)) {
-        for (size_t i = 0; i < found; ++i) {
-            take_result(results[i]);
-        }
-        moved = true;
+    bool moved = reap(io_);
+    if (FileIo* const other = carrying(); other != nullptr && other != &io_) {
+        moved |= reap(*other);
     }
     moved |= look_at_copies();
     if (moved || unsent_.load(std::memory_order_relaxed)) {
@@ -149,9 +149,22 @@ bool FileQueue::look() {
     return moved;
 }
 
+bool FileQueue::reap(FileIo& io) {
+    bool moved = false;
+    std::array<Result, kResults> results;
+    while (const size_t found = io.reap(results)) {
+        for (size_t i = 0; i < found; ++i) {
+            pieces_[results[i].number].carrier == nullptr ? take_result(results[i]) : take_from_carrier(results[i]);
+        }
+        moved = true;
+    }
+    return moved;
+}
+
 Backlog FileQueue::backlog() const {
+    const FileIo* const other = carrying();
     Backlog backlog;
-    backlog.ready = io_.ready() || unsent_.load(std::memory_order_acquire);
+    backlog.ready = io_.ready() || (other != nullptr && other->ready()) || unsent_.load(std::memory_order_acquire);
     backlog.in_device = copies_.load(std::memory_order_acquire) != 0;
     backlog.look_in_ns = backlog.in_device ? kDeviceInterval : UINT64_MAX;
     return backlog;
@@ -178,17 +191,24 @@ bool FileQueue::idle() const {
 void FileQueue::abandon() {
     abandoned_ = true;
     io_.abandon();
+    if (FileIo* const other = carrying(); other != nullptr && other != &io_) {
+        other->abandon();
+    }
 }
 
 // Makes pieces as long as there is room for them. The caller holds the lock.
 void FileQueue::issue() {
     length_ = {};
-    for (auto& waiting : waiting_) {
-        while (!waiting.empty() && issue_first(waiting)) {
+    if (issue_unstaged()) {
+        for (auto& waiting : waiting_) {
+            while (!waiting.empty() && issue_first(waiting)) {
+            }
         }
     }
     unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory
-    unsent_.store(!io_.submit(), std::memory_order_release);
+    FileIo* const other = carrying();
+    const bool all_sent = other == nullptr || other == &io_ || other->submit();
+    unsent_.store(!io_.submit() || !all_sent, std::memory_order_release);
 }
 
 // Makes one piece, or ends the first transfer; false if there is no room for a piece.

@@ -1,4 +1,4 @@
-// Reads and writes files by a pool of threads, where io_uring is refused.
+// Reads and writes files by a pool of threads: where io_uring is refused, and for carriers, which block.
 #include "base/descriptor.hpp"
 #include "base/signals_blocked.hpp"
 #include "base/thread_start.hpp"
@@ -24,6 +24,9 @@ namespace {
 constexpr size_t kDepth = 256;
 
 Result carry_out(const Job& job) {
+    if (job.carrier != nullptr) {
+        return {job.number, job.carrier->carry_out(job)};
+    }
     const iovec piece{job.data, job.nbytes};
     const auto offset = static_cast<off_t>(job.offset);
     const ssize_t moved = job.write ? pwritev2(job.fd, &piece, 1, offset, 0) : preadv2(job.fd, &piece, 1, offset, 0);
@@ -53,6 +56,7 @@ public:
 
     const char* name() const override { return "threads"; }
     size_t depth() const override { return kDepth; }
+    bool takes_carriers() const override { return true; }
     void add(const Job& job) override { added_.push_back(job); }
 
     bool submit() override {
