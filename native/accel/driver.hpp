@@ -200,6 +200,10 @@ public:
     // True if a NIC's writes to the device's memory must be flushed before a thread that is told of them can see them.
     [[nodiscard]] virtual bool needs_flush() const { return false; }
     virtual void flush_inbound() {}
+    // Has calls of the vendor's other libraries on this thread mean this device, as long as the object is held, which
+    // is to be dropped on this thread. Returns null if the device needs nothing; also, with the reason in `why`, if it
+    // is lost.
+    [[nodiscard]] virtual std::shared_ptr<const void> enter(Outcome& /*why*/) { return nullptr; }
     // Returns an event that fires when all work has ended that this process has queued on the device by now, on any
     // stream. Throws NativeError unsupported/capturing while one of its streams is being captured into a graph; the
     // call may end that capture.

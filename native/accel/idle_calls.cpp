@@ -66,6 +66,8 @@ void IdleCalls::start() {
         thread.detach();
     } catch (const std::system_error&) {
         working_ = false; // too many threads exist: the next later() or wait() tries again
+    } catch (const std::bad_alloc&) {
+        working_ = false; // the same
     }
 }
 

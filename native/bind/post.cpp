@@ -106,6 +106,9 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, nb::handle l
         throw nb::value_error("the two lists of pages have different lengths");
     }
     check_local(*found, local_offset, local_nbytes, kind == 1);
+    if (local_pages.size() > static_cast<uint64_t>(INT64_MAX) / page_bytes) {
+        throw nb::value_error("the pages are 2**63 bytes or more together: pass fewer, or smaller ones");
+    }
     auto pages = std::make_shared<PageList>();
     pages->page_bytes = page_bytes;
     uint64_t most = 0;

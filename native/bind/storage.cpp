@@ -54,7 +54,7 @@ std::pair<PyOp, PyMoved> transfer(const PyFileQueue& self, const PyOpenFile& fil
     return {PyOp{held.engine, std::move(op)}, PyMoved{std::move(moved)}};
 }
 
-// Returns the number of the first range that cannot go past the cache, and what keeps it from that.
+// Returns the number of the first range that cannot be direct, and what keeps it from that.
 std::pair<size_t, int> obstacle(const PyOpenFile& self, nb::handle memory, bool write, uint64_t part_offset,
                                 uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets,
                                 nb::handle lengths) {
@@ -69,9 +69,10 @@ std::pair<size_t, int> obstacle(const PyOpenFile& self, nb::handle memory, bool 
     for (size_t i = 0; i < ranges.size(); ++i) {
         const Range& range = ranges[i];
         const storage::Obstacle found =
-            place.host == nullptr ? storage::Obstacle::device
-            : range.nbytes == 0
-                ? storage::Obstacle::none
+            range.nbytes == 0 ? storage::Obstacle::none
+            : place.host == nullptr
+                ? self.file->gpu_obstacle(write, range.file_offset, range.nbytes, place.address + range.memory_offset,
+                                          length)
                 : self.file->obstacle(write, range.file_offset, range.nbytes, place.host + range.memory_offset, length);
         if (found != storage::Obstacle::none) {
             return {i, static_cast<int>(found)};
@@ -154,19 +155,23 @@ void register_storage(nb::module_& m) {
         .def(
             "__init__",
             [](PyOpenFile* self, int fd, int direct_fd, uint32_t memory_alignment, uint32_t offset_alignment,
-               int direct) {
+               int direct, std::string no_gpudirect, bool gpu_required) {
                 if (!std::has_single_bit(memory_alignment) || !std::has_single_bit(offset_alignment)) {
                     throw nb::value_error("an alignment is a power of two");
                 }
                 new (self) PyOpenFile{std::make_shared<OpenFile>(
                     fd, direct_fd, storage::Alignment{.memory = memory_alignment, .offset = offset_alignment},
-                    static_cast<storage::Direct>(direct))};
+                    static_cast<storage::Direct>(direct), std::move(no_gpudirect), gpu_required)};
             },
             nb::arg("fd"), nb::arg("direct_fd"), nb::arg("memory_alignment"), nb::arg("offset_alignment"),
-            nb::arg("direct"), "Takes both descriptors; the second has O_DIRECT, or is -1.")
+            nb::arg("direct"), nb::arg("no_gpudirect"), nb::arg("gpu_required"),
+            "Takes both descriptors; the second has O_DIRECT, or is -1. no_gpudirect: why cuFile is not to be asked.")
         .def("obstacle", &obstacle, nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
-             "The first range that cannot go past the page cache, and why; 0: all can.")
+             "The first range that cannot be direct, and why; 0: all can.")
+        .def_prop_ro(
+            "no_gpudirect", [](const PyOpenFile& self) { return self.file->known_no_gpudirect(); },
+            "Why cuFile does not have the file, as far as it is known; empty if it may.")
         .def_prop_ro("fd", [](const PyOpenFile& self) { return self.file->fd(); })
         .def_prop_ro(
             "moved", [](const PyOpenFile& self) { return self.file->moved(); },
@@ -175,7 +180,10 @@ void register_storage(nb::module_& m) {
     nb::class_<PyMoved>(m, "Moved", "Which way the bytes of a transfer have gone.")
         .def(
             "past_and_through", [](const PyMoved& self) { return self.moved->past_and_through(); },
-            "The bytes that were moved past the page cache, and through it.");
+            "The bytes that were moved past the page cache, and through it.")
+        .def_prop_ro(
+            "by_gpudirect", [](const PyMoved& self) { return self.moved->by_gpudirect(); },
+            "The bytes that were moved between the file and a GPU without host memory.");
 
     m.attr("URING_DEPTH") = storage::kUringDepth;
     m.def(
@@ -186,6 +194,14 @@ void register_storage(nb::module_& m) {
             return storage::open_uring(storage::kUringDepth, why) ? std::string() : why;
         },
         "Why threads would read and write files instead of io_uring; empty if io_uring would.");
+
+    m.def(
+        "why_no_gpudirect",
+        [] {
+            const Released release;
+            return storage::CuFile::of_process().why_not();
+        },
+        "Why no file goes straight into memory of GPUs; empty if cuFile is ready. The first call opens its driver.");
 
     m.def(
         "gather_pages",
@@ -273,6 +289,20 @@ void register_storage(nb::module_& m) {
                 }
             },
             nb::arg("memory"))
+        .def(
+            "why_staged",
+            [](const PyFileQueue& self, const PyOpenFile& file, nb::handle memory) {
+                const Held held = self.hold();
+                const Target target = Target::of(memory);
+                const Released release;
+                Place place;
+                if (!target.pin(place).ok()) {
+                    return std::string("the memory is closed");
+                }
+                return held.queue->why_staged(*file.file, place, storage::CuFile::of_process());
+            },
+            nb::arg("file"), nb::arg("memory"),
+            "Why bytes between them pass through host buffers; empty if those that are aligned need not.")
         .def(
             "transfer", &transfer, nb::arg("file"), nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"),
             nb::arg("part_nbytes"), nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),

@@ -2,6 +2,7 @@
 
 #include "base/pages.hpp"
 
+#include <new>
 #include <sys/mman.h>
 #include <utility>
 
@@ -22,24 +23,36 @@ StagingBuffer::~StagingBuffer() {
     }
 }
 
-StagingBuffer StagingPool::try_acquire(Outcome& why) {
-    const std::lock_guard lock(lock_);
-    if (base_ == nullptr) {
-        base_ =
+// Makes the buffers; false, with nothing made, if there is no memory for them.
+bool StagingPool::fill() {
+    try {
+        free_.reserve(kStagingBuffers);
+        const std::shared_ptr<std::byte> base =
             std::static_pointer_cast<std::byte>(map_private(kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE));
-        if (!base_) {
-            why = kLocalNoStaging;
-            return {};
+        if (!base) {
+            return false;
         }
         try {
-            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base_.get(),
-                                                               kStagingBytes * kStagingBuffers, true, base_);
+            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base.get(),
+                                                               kStagingBytes * kStagingBuffers, true, base);
         } catch (const NativeError&) {
             registration_.reset(); // copies to unregistered memory are correct, only slower
         }
         for (size_t i = kStagingBuffers; i-- > 0;) {
-            free_.push_back(base_.get() + i * kStagingBytes);
+            free_.push_back(base.get() + i * kStagingBytes);
         }
+        base_ = base;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+    return true;
+}
+
+StagingBuffer StagingPool::try_acquire(Outcome& why) {
+    const std::lock_guard lock(lock_);
+    if (base_ == nullptr && !fill()) {
+        why = kLocalNoStaging;
+        return {};
     }
     if (free_.empty()) {
         return {};

@@ -42,6 +42,7 @@ public:
     // Takes a free buffer; empty if all are in use, and the caller tries again later. The memory is mapped on first
     // use; empty, and `why`, if the system has none.
     [[nodiscard]] StagingBuffer try_acquire(Outcome& why);
+    [[nodiscard]] bool fill();
 
 private:
     friend class StagingBuffer;

@@ -7,7 +7,13 @@
 #include <span>
 #include <string>
 
+namespace zerohop::accel {
+class Device;
+} // namespace zerohop::accel
+
 namespace zerohop::storage {
+
+class Carrier;
 
 // Which transfers begin first, where there is no room for all.
 enum class Priority : uint8_t { high, normal, low };
@@ -23,13 +29,23 @@ struct Job {
     std::byte* data = nullptr;
     uint32_t nbytes = 0;
     uint64_t offset = 0;
-    int buffer = -1;     // a buffer that was fixed and has all of the data; -1: none
-    uint64_t number = 0; // comes back with the result; below depth(), and that of no other job under way
+    int buffer = -1;                  // a buffer that was fixed and has all of the data; -1: none
+    uint64_t number = 0;              // comes back with the result; below depth(), and that of no other job under way
+    const Carrier* carrier = nullptr; // null: the system, and the data is in memory of the host
+    accel::Device* device = nullptr;  // that has the data, if a carrier carries the job out
+};
+
+// Carries out jobs in place of the system. Any thread; it blocks.
+class Carrier {
+public:
+    virtual ~Carrier() = default;
+    // Returns bytes, a negative errno, or a number of its own that is less than any of those.
+    [[nodiscard]] virtual int32_t carry_out(const Job& job) const = 0;
 };
 
 struct Result {
     uint64_t number = 0;
-    int32_t value = 0;    // bytes, or a negative errno
+    int32_t value = 0;    // bytes, a negative errno, or a carrier's own number
     bool refused = false; // the system refuses the call itself, as a sandbox does, and not this job
 };
 
@@ -40,6 +56,7 @@ public:
     [[nodiscard]] virtual const char* name() const = 0;
     // Returns the most jobs that may be under way at once. The caller counts them.
     [[nodiscard]] virtual size_t depth() const = 0;
+    // io_uring by itself takes no job that has a carrier.
     virtual void add(const Job& job) = 0;
     // Begins what was added; false if the system takes some of it only later, and this is to be called again.
     [[nodiscard]] virtual bool submit() = 0;

@@ -16,8 +16,6 @@ namespace {
 constexpr uint64_t kSlowCopy = 64ULL << 10;
 // Streams of each device and direction.
 constexpr size_t kStreams = 4;
-constexpr Outcome kFileError{Status::file_error, Reason::none};
-constexpr Outcome kNotDirect{Status::unsupported, Reason::not_direct};
 
 // The system may be asked again for what it did not even try.
 bool is_passing(int error) {
@@ -33,9 +31,19 @@ bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& trans
     }
     const size_t number = free_.back();
     Piece& piece = pieces_[number];
+    const uint64_t nbytes = std::min(kPieceBytes, transfer.limit - transfer.issued);
+    const uint64_t offset = transfer.range.file_offset + transfer.issued;
+    const uint64_t in_memory = transfer.range.memory_offset + transfer.issued;
+    piece.carrier = batch->gpu == nullptr ? nullptr
+                                          : batch->file->carrier(batch->write, offset, nbytes,
+                                                                 batch->memory.address + in_memory, length_);
     if (batch->memory.host != nullptr) {
-        piece.at = batch->memory.host + transfer.range.memory_offset + transfer.issued;
-    } else {
+        piece.at = batch->memory.host + in_memory;
+    } else if (piece.carrier == nullptr) {
+        if (batch->file->is_gpudirect_required()) {
+            fail(transfer, kNotDirect, 0);
+            return true;
+        }
         Outcome why;
         piece.block = staging_.try_acquire(why);
         if (!piece.block) {
@@ -50,13 +58,16 @@ bool FileQueue::begin_piece(const std::shared_ptr<Batch>& batch, Transfer& trans
     piece.batch = batch;
     piece.transfer = index;
     piece.start = transfer.issued;
-    piece.nbytes = std::min(kPieceBytes, transfer.limit - transfer.issued);
+    piece.nbytes = nbytes;
     piece.done = 0;
+    piece.carried = 0;
     piece.refused = false;
     transfer.issued += piece.nbytes;
     ++transfer.pieces;
     under_way_.fetch_add(1, std::memory_order_release);
-    if (batch->write && piece.block) {
+    if (piece.carrier != nullptr) {
+        carry(number);
+    } else if (batch->write && piece.block) {
         copy(number, false);
     } else {
         add_job(number);
@@ -116,23 +127,24 @@ void FileQueue::take_result(const Result& result) {
         return fail_piece(result.number, error == EFAULT ? gone : kFileError, error);
     }
     piece.done += static_cast<uint64_t>(result.value);
-    batch.file->count(piece.past_cache, static_cast<uint64_t>(result.value));
-    batch.sink->moved(piece.past_cache, static_cast<uint64_t>(result.value));
+    const Passage way = piece.past_cache ? Passage::past_cache : Passage::through_cache;
+    batch.file->count(way, static_cast<uint64_t>(result.value));
+    batch.sink->moved(way, static_cast<uint64_t>(result.value));
     if (result.value != 0 && piece.done < piece.nbytes) {
         return add_job(result.number);
     }
-    if (!batch.write && piece.block && piece.done != 0) {
+    if (!batch.write && piece.block && piece.done != piece.carried) {
         return copy(result.number, true);
     }
     finish_piece(result.number);
 }
 
-// Copies what a piece has between its block and the device.
+// Copies what passes through a piece's block between that and the device.
 void FileQueue::copy(size_t number, bool to_device) {
     Piece& piece = pieces_[number];
     const Place& memory = piece.batch->memory;
-    const uint64_t device = memory.address + piece.batch->transfers[piece.transfer].range.memory_offset + piece.start;
-    const auto host = reinterpret_cast<uint64_t>(piece.at);
+    const uint64_t device = address_of(piece) + piece.carried;
+    const auto host = reinterpret_cast<uint64_t>(piece.at) + piece.carried;
     Outcome why;
     accel::Stream* const stream = engine_.accelerators().stream(
         memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
@@ -141,7 +153,7 @@ void FileQueue::copy(size_t number, bool to_device) {
         return fail_piece(number, why, 0);
     }
     const accel::CopySegment segment{to_device ? device : host, to_device ? host : device,
-                                     to_device ? piece.done : piece.nbytes};
+                                     (to_device ? piece.done : piece.nbytes) - piece.carried};
     try {
         piece.copy = stream->copy({&segment, 1});
     } catch (const std::bad_alloc&) {
@@ -190,7 +202,7 @@ bool FileQueue::look_at_copies() {
 void FileQueue::fail_piece(size_t number, Outcome outcome, int error) {
     Piece& piece = pieces_[number];
     if (piece.block && !piece.batch->write) {
-        piece.done = 0; // its bytes have come as far as the block, and not to the device
+        piece.done = piece.carried; // the other bytes have come as far as the block, and not to the device
     }
     fail(piece.batch->transfers[piece.transfer], outcome, error);
     finish_piece(number);

@@ -26,6 +26,7 @@ FileQueue::FileQueue(Engine& engine, std::unique_ptr<FileIo> io, uint64_t stagin
       io_(*in_use_->io), staging_(in_use_->staging), pieces_(in_use_->pieces), fixed_(io_) {
     pieces_.resize(io_.depth());
     copying_.reserve(pieces_.size());
+    unstaged_.reserve(pieces_.size());
     free_.reserve(pieces_.size());
     for (size_t i = pieces_.size(); i-- > 0;) {
         free_.push_back(i);
@@ -112,6 +113,7 @@ void FileQueue::take_left() {
 
 void FileQueue::take(std::shared_ptr<Batch> batch) {
     batch->fixed = fixed_.of(batch->memory.identity);
+    batch->gpu = gpu_of(batch->memory);
     if (closed_) {
         fail_rest(*batch, *closed_);
     }
@@ -181,7 +183,7 @@ bool FileQueue::look() {
     std::array<Result, kResults> results;
     while (const size_t found = io_.reap(results)) {
         for (size_t i = 0; i < found; ++i) {
-            take_result(results[i]);
+            pieces_[results[i].number].carrier == nullptr ? take_result(results[i]) : take_from_carrier(results[i]);
         }
         moved = true;
     }
@@ -227,8 +229,10 @@ void FileQueue::abandon() {
 // Makes pieces as long as there is room for them.
 void FileQueue::issue() {
     length_ = {};
-    for (auto& waiting : waiting_) {
-        while (!waiting.empty() && issue_first(waiting)) {
+    if (issue_unstaged()) {
+        for (auto& waiting : waiting_) {
+            while (!waiting.empty() && issue_first(waiting)) {
+            }
         }
     }
     unsent_.store(true, std::memory_order_release); // until it has returned: it may lack memory

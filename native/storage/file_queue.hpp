@@ -1,5 +1,5 @@
-// Carries out transfers between files and memory: in pieces, which go on where the system stops short, and through host
-// buffers if the memory is a device's.
+// Carries out transfers between files and memory: in pieces, which go on where the system stops short. If the memory is
+// a device's they pass through host buffers, unless a carrier moves them.
 #pragma once
 
 #include "base/sync.hpp"
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,9 @@ inline constexpr uint64_t kPieceBytes = 1ULL << 20;
 
 // The outcome of a transfer that its caller has cancelled.
 inline constexpr Outcome kCancelled{Status::cancelled, Reason::user};
+// The outcome of a transfer that must be direct, and cannot.
+inline constexpr Outcome kFileError{Status::file_error, Reason::none};
+inline constexpr Outcome kNotDirect{Status::unsupported, Reason::not_direct};
 
 // How a transfer has ended. `nbytes` from its start were moved, all of them if there is no failure and the file did not
 // end before.
@@ -44,8 +48,8 @@ class Sink {
 public:
     virtual ~Sink() = default;
     virtual void ended(uint64_t userdata, const Ended& ended) = 0;
-    // Hears of bytes that the system has moved, and how.
-    virtual void moved(bool /*past_cache*/, uint64_t /*nbytes*/) {}
+    // Hears of bytes that were moved, and how.
+    virtual void moved(Passage /*way*/, uint64_t /*nbytes*/) {}
     // False: nobody asks for what has not begun yet.
     [[nodiscard]] virtual bool wanted() const = 0;
 };
@@ -72,6 +76,7 @@ struct Batch {
     std::shared_ptr<Sink> sink;
     bool write = false;
     Priority priority = Priority::normal;
+    accel::Device* gpu = nullptr;                       // of which the memory is, if a carrier may move the bytes
     std::shared_ptr<const FixedBuffers::Buffers> fixed; // null: the system does not keep the memory at hand
     struct Transfer {
         Range range;
@@ -108,6 +113,10 @@ public:
     [[nodiscard]] bool fix(const Place& memory, std::weak_ptr<const void> object, std::string& why);
     void unfix(const void* object);
 
+    // Returns why bytes between a file and memory pass through host buffers; nothing, if a carrier moves those that are
+    // aligned. The first call of a process and of a file does what that needs. Not under the queue's lock.
+    [[nodiscard]] std::string why_staged(OpenFile& file, const Place& memory, CuFile& library);
+
     [[nodiscard]] const char* backend() const { return io_.name(); }
     [[nodiscard]] uint64_t staging_bytes() const { return staging_.nbytes(); }
 
@@ -126,13 +135,23 @@ private:
         uint64_t start = 0;  // in the transfer
         uint64_t nbytes = 0;
         uint64_t done = 0;
+        uint64_t carried = 0; // the part of these that a carrier has moved; the rest passes through the block
         std::byte* at = nullptr;
+        const Carrier* carrier = nullptr;
         StagingBlocks::Block block;
         std::shared_ptr<accel::Event> copy; // between the block and the device, while that is under way
         bool past_cache = false;
         bool refused = false; // the file system has refused this piece past the cache
     };
 
+    void start_carrying();
+    [[nodiscard]] accel::Device* gpu_of(const Place& memory) const;
+    [[nodiscard]] bool issue_unstaged();
+    void carry(size_t number);
+    void stage(size_t number);
+    void begin_staged(size_t number);
+    void take_from_carrier(const Result& result);
+    [[nodiscard]] uint64_t address_of(const Piece& piece) const;
     [[nodiscard]] bool is_done() const { return abandoned_ || under_way_.load(std::memory_order_acquire) == 0; }
     Outcome leave(std::shared_ptr<Batch> batch);
     void take_left();
@@ -156,6 +175,7 @@ private:
     struct InUse {
         InUse(std::unique_ptr<FileIo> way, StagingBlocks blocks) : io(std::move(way)), staging(std::move(blocks)) {}
         std::unique_ptr<FileIo> io;
+        std::vector<std::shared_ptr<accel::Device>> devices; // kept for carriers
         StagingBlocks staging;
         std::vector<Piece> pieces;
     };
@@ -169,6 +189,7 @@ private:
     FixedBuffers fixed_;
     std::vector<size_t> free_;
     std::vector<std::pair<size_t, const accel::Stream*>> copying_; // pieces, in the order in which their copies began
+    std::vector<size_t> unstaged_; // pieces that wait for a block, because no carrier moves the rest of them
     // With transfers that pieces are to be made for.
     std::array<std::deque<std::shared_ptr<Batch>>, kPriorities> waiting_;
     // Posted while another thread held the lock, and not taken yet.
@@ -177,6 +198,8 @@ private:
     std::atomic<bool> any_left_{false};
     OpenFile::Length length_; // holds for one pass: the file may change afterwards
     std::optional<Outcome> closed_;
+    std::mutex carrying_mutex_;
+    std::atomic<bool> carries_{false}; // a file was met whose bytes a carrier moves
     std::atomic<size_t> under_way_{0};
     std::atomic<size_t> copies_{0};
     std::atomic<bool> unsent_{false};

@@ -1,4 +1,4 @@
-// Reads and writes files by a pool of threads.
+// Reads and writes files by a pool of threads, and carries out the jobs of carriers, which block.
 #include "base/descriptor.hpp"
 #include "base/signals_blocked.hpp"
 #include "base/thread_start.hpp"
@@ -24,6 +24,9 @@ namespace {
 constexpr size_t kDepth = 256;
 
 Result carry_out(const Job& job) {
+    if (job.carrier != nullptr) {
+        return {job.number, job.carrier->carry_out(job)};
+    }
     const iovec piece{job.data, job.nbytes};
     const auto offset = static_cast<off_t>(job.offset);
     ssize_t moved = -1;

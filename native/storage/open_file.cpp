@@ -70,17 +70,75 @@ Obstacle OpenFile::obstacle(bool write, uint64_t offset, uint64_t nbytes, const 
 }
 
 OpenFile::Way OpenFile::way(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data, Length& length) const {
+    return way_in(mode_, write, offset, nbytes, data, length);
+}
+
+OpenFile::Way OpenFile::way_in(Direct mode, bool write, uint64_t offset, uint64_t nbytes, const std::byte* data,
+                               Length& length) const {
     const Way through{cached_.get(), false};
-    if (mode_ == Direct::never || misfit(offset, nbytes, data) != Obstacle::none) {
+    if (mode == Direct::never || misfit(offset, nbytes, data) != Obstacle::none) {
         return through;
     }
-    if (mode_ == Direct::automatic && (write ? nbytes < kLargeWrite : nbytes < kSmallRead || cached(offset, nbytes))) {
+    if (mode == Direct::automatic && (write ? nbytes < kLargeWrite : nbytes < kSmallRead || cached(offset, nbytes))) {
         return through;
     }
     if (!write && ends_before(offset + nbytes, length)) {
         return through;
     }
     return {direct_.get(), true};
+}
+
+std::string OpenFile::why_no_gpudirect(CuFile& library) {
+    const std::lock_guard lock(gpu_mutex_);
+    if (no_gpudirect_.empty() && !gpu_file_) {
+        if (direct_.get() < 0 || mode_ == Direct::never) {
+            no_gpudirect_ = "the file is not open for transfers past the page cache";
+        } else {
+            gpu_file_ = GpuFile::open(library, direct_.get(), no_gpudirect_);
+            gpu_.store(gpu_file_.get(), std::memory_order_release);
+        }
+    }
+    return no_gpudirect_;
+}
+
+std::string OpenFile::known_no_gpudirect() const {
+    const std::lock_guard lock(gpu_mutex_);
+    return no_gpudirect_;
+}
+
+void OpenFile::refuse_gpudirect(std::string why) {
+    const std::lock_guard lock(gpu_mutex_);
+    if (no_gpudirect_.empty()) {
+        no_gpudirect_ = std::move(why);
+    }
+    gpu_.store(nullptr, std::memory_order_release);
+}
+
+const Carrier* OpenFile::carrier(bool write, uint64_t offset, uint64_t nbytes, uint64_t address, Length& length) const {
+    const GpuFile* const found = gpu_.load(std::memory_order_acquire);
+    if (found == nullptr || ((offset | nbytes | address) & (kGpuAlignment - 1)) != 0) {
+        return nullptr;
+    }
+    const auto* const data = reinterpret_cast<const std::byte*>(address);
+    return way_in(gpu_required_ ? Direct::required : mode_, write, offset, nbytes, data, length).past_cache ? found
+                                                                                                            : nullptr;
+}
+
+Obstacle OpenFile::gpu_obstacle(bool write, uint64_t offset, uint64_t nbytes, uint64_t address, Length& length) const {
+    constexpr uint64_t kRest = kGpuAlignment - 1;
+    if (gpu_.load(std::memory_order_acquire) == nullptr) {
+        return Obstacle::device;
+    }
+    if ((offset & kRest) != 0) {
+        return Obstacle::offset;
+    }
+    if ((nbytes & kRest) != 0) {
+        return Obstacle::length;
+    }
+    if ((address & kRest) != 0) {
+        return Obstacle::memory;
+    }
+    return obstacle(write, offset, nbytes, reinterpret_cast<const std::byte*>(address), length);
 }
 
 } // namespace zerohop::storage

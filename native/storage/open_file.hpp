@@ -2,10 +2,14 @@
 #pragma once
 
 #include "base/descriptor.hpp"
+#include "storage/gpudirect.hpp"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
 
 namespace zerohop::storage {
@@ -29,19 +33,26 @@ struct Alignment {
 enum class Obstacle : uint8_t {
     none,
     file,   // its file system has no such way, or has refused it
-    device, // the memory is a device's
+    device, // the memory is a device's, and the file cannot be reached from there
     offset,
     length,
     memory,
     end, // a read goes behind the end of the file
 };
 
-// Counts the bytes that went past the page cache, and through it. Any thread.
+// Names the ways of bytes. The first two lead through host memory, also to and from a device's.
+enum class Passage : uint8_t { through_cache, past_cache, gpudirect };
+
+// Counts the bytes that went each way. Any thread.
 class Moved {
 public:
-    void count(bool past_cache, uint64_t nbytes) {
-        (past_cache ? past_ : through_).fetch_add(nbytes, std::memory_order_relaxed);
+    void count(Passage way, uint64_t nbytes) {
+        (way == Passage::gpudirect    ? gpudirect_
+         : way == Passage::past_cache ? past_
+                                      : through_)
+            .fetch_add(nbytes, std::memory_order_relaxed);
     }
+    [[nodiscard]] uint64_t by_gpudirect() const { return gpudirect_.load(std::memory_order_relaxed); }
     [[nodiscard]] std::pair<uint64_t, uint64_t> past_and_through() const {
         return {past_.load(std::memory_order_relaxed), through_.load(std::memory_order_relaxed)};
     }
@@ -49,14 +60,19 @@ public:
 private:
     std::atomic<uint64_t> past_{0};
     std::atomic<uint64_t> through_{0};
+    std::atomic<uint64_t> gpudirect_{0};
 };
 
 class OpenFile {
 public:
-    // `direct_fd`: the same file, opened with O_DIRECT; -1: that cannot be. Takes both descriptors.
-    OpenFile(int fd, int direct_fd, Alignment alignment, Direct direct)
+    // `direct_fd`: the same file, opened with O_DIRECT; -1: that cannot be. Takes both descriptors. cuFile is not asked
+    // for the file if there is a reason, `no_gpudirect`. `gpu_required`: bytes of GPUs' memory must not pass through
+    // host memory, whatever the mode says of others.
+    OpenFile(int fd, int direct_fd, Alignment alignment, Direct direct, std::string no_gpudirect = "",
+             bool gpu_required = false)
         : cached_(fd), direct_(direct_fd), alignment_(alignment),
-          mode_(direct_fd < 0 && direct != Direct::required ? Direct::never : direct) {}
+          mode_(direct_fd < 0 && direct != Direct::required ? Direct::never : direct),
+          gpu_required_(gpu_required || direct == Direct::required), no_gpudirect_(std::move(no_gpudirect)) {}
 
     // The way in which the system reads or writes a range.
     struct Way {
@@ -72,15 +88,31 @@ public:
     // Returns what keeps a range from going past the cache, whether or not this file's mode would have it do so.
     [[nodiscard]] Obstacle obstacle(bool write, uint64_t offset, uint64_t nbytes, const std::byte* data,
                                     Length& length) const;
+    // Has cuFile take the file, the first time. Returns why bytes to and from GPUs pass through host memory; nothing,
+    // if they need not.
+    [[nodiscard]] std::string why_no_gpudirect(CuFile& library);
+    // Returns the reason as it is known by now; nothing, if cuFile was not asked or has the file.
+    [[nodiscard]] std::string known_no_gpudirect() const;
+    // Returns what moves a range between the file and a GPU's memory without host memory; null, if nothing does.
+    [[nodiscard]] const Carrier* carrier(bool write, uint64_t offset, uint64_t nbytes, uint64_t address,
+                                         Length& length) const;
+    // Returns what keeps a range from going that way, whether or not this file's mode would have it do so.
+    [[nodiscard]] Obstacle gpu_obstacle(bool write, uint64_t offset, uint64_t nbytes, uint64_t address,
+                                        Length& length) const;
+    // Asks cuFile for no more of this file: it has refused a transfer.
+    void refuse_gpudirect(std::string why);
+    [[nodiscard]] bool is_gpudirect_required() const { return gpu_required_; }
     [[nodiscard]] bool is_direct_required() const { return mode_ == Direct::required; }
     // Goes through the cache from now on: the file system has refused the other way.
     void refuse_direct() { refused_.store(true, std::memory_order_relaxed); }
     [[nodiscard]] int fd() const { return cached_.get(); }
     // Returns the bytes that were moved past the cache, and through it.
     [[nodiscard]] std::pair<uint64_t, uint64_t> moved() const { return moved_.past_and_through(); }
-    void count(bool past_cache, uint64_t nbytes) { moved_.count(past_cache, nbytes); }
+    void count(Passage way, uint64_t nbytes) { moved_.count(way, nbytes); }
 
 private:
+    [[nodiscard]] Way way_in(Direct mode, bool write, uint64_t offset, uint64_t nbytes, const std::byte* data,
+                             Length& length) const;
     [[nodiscard]] Obstacle misfit(uint64_t offset, uint64_t nbytes, const std::byte* data) const;
     [[nodiscard]] bool cached(uint64_t offset, uint64_t nbytes) const;
     [[nodiscard]] bool ends_before(uint64_t end, Length& length) const;
@@ -89,8 +121,13 @@ private:
     const Descriptor direct_;
     const Alignment alignment_;
     const Direct mode_;
+    const bool gpu_required_;
     std::atomic<bool> refused_{false};
     Moved moved_;
+    mutable std::mutex gpu_mutex_;
+    std::string no_gpudirect_;
+    std::unique_ptr<const GpuFile> gpu_file_;  // once there, it stays
+    std::atomic<const GpuFile*> gpu_{nullptr}; // null, too, once cuFile has refused a transfer
 };
 
 } // namespace zerohop::storage

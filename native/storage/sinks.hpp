@@ -24,7 +24,7 @@ public:
     OperationSink(Host& host, OpRef op, size_t transfers, uint64_t least, std::shared_ptr<Moved> moved)
         : host_(host), op_(std::move(op)), left_(transfers), least_(least), moved_(std::move(moved)) {}
     void ended(uint64_t userdata, const Ended& ended) override;
-    void moved(bool past_cache, uint64_t nbytes) override { moved_->count(past_cache, nbytes); }
+    void moved(Passage way, uint64_t nbytes) override { moved_->count(way, nbytes); }
     bool wanted() const override { return !op_->done(); }
 
 private:

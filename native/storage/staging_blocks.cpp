@@ -3,6 +3,7 @@
 #include "base/pages.hpp"
 
 #include <algorithm>
+#include <new>
 
 namespace zerohop::storage {
 
@@ -12,14 +13,18 @@ StagingBlocks::StagingBlocks(Accelerators& accelerators, uint64_t nbytes, uint64
 StagingBlocks::Block StagingBlocks::try_acquire(Outcome& why) {
     if (!region_) {
         try {
-            region_ = Region::allocate_host(count_ * block_bytes_);
-            gather_pages(region_->host(), std::min(region_->nbytes(), kGatheredBytes));
-            region_->register_with_devices(accelerators_);
+            free_.reserve(count_);
+            const std::shared_ptr<Region> region = Region::allocate_host(count_ * block_bytes_);
+            gather_pages(region->host(), std::min(region->nbytes(), kGatheredBytes));
+            region->register_with_devices(accelerators_);
             for (size_t i = count_; i-- > 0;) {
-                free_.push_back(region_->host() + i * block_bytes_);
+                free_.push_back(region->host() + i * block_bytes_);
             }
+            region_ = region;
         } catch (const NativeError&) {
-            region_.reset();
+            why = kLocalNoStaging;
+            return {};
+        } catch (const std::bad_alloc&) {
             why = kLocalNoStaging;
             return {};
         }

@@ -1,4 +1,4 @@
-// Reads and writes files by io_uring, beside threads for long copies from and to the page cache.
+// Reads and writes files by io_uring, beside threads for long copies from and to the page cache, and for carriers.
 //
 // The system's own workers for such jobs are woken one at a time, however many jobs it is given in one call: 64 reads
 // of 1 MiB from the cache then run on one or two processors. A read that finds the cache empty is the system's all the
@@ -30,12 +30,12 @@ public:
     size_t depth() const override { return std::min(uring_->depth(), threads_->depth()); }
 
     void add(const Job& job) override {
-        if (!job.slow) {
+        if (!job.slow && job.carrier == nullptr) {
             uring_->add(job);
             return;
         }
         Job& copy = copies_[job.number] = job;
-        copy.at_once = !job.write;
+        copy.at_once = !job.write && job.carrier == nullptr;
         threads_->add(copy);
     }
 

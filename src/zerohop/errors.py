@@ -287,8 +287,8 @@ _BY_REASON: dict[int, _Words] = {
         "raise the limit: sysctl -w fs.epoll.max_user_watches=1000000",
     ),
     NOT_DIRECT: _Words(
-        'not direct: bytes would go through the page cache, and require="direct" forbids that',
-        'look at file.alignment and file.size, or open the store without require="direct"',
+        'not direct: bytes would go through the page cache or host buffers, and require="direct" forbids that',
+        'look at file.alignment, file.size and explain().rejected, or leave require="direct" out',
     ),
 }
 # The words of reasons that mean the peer where the status says that it is lost, and this side otherwise.

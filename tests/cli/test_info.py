@@ -15,6 +15,7 @@ from support.sysfs import Port, dual_port_roce
 from zerohop.cli.info import show
 from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort
 from zerohop.machine.facts import describe_listening
+from zerohop.machine.gpudirect import read_gpudirect
 from zerohop.machine.host import read_cpu, read_kernel, read_limits, read_memory
 from zerohop.machine.io_uring import IoUring
 from zerohop.machine.nics import read_rdma_devices
@@ -81,6 +82,17 @@ def test_how_files_are_read() -> None:
     first = next(number for number, line in enumerate(lines) if line.startswith("files"))
     assert lines[first].endswith("read and written by threads; no io_uring: the kernel [has] turned it off")
     assert lines[first + 1] == "fix: sysctl -w …"
+
+
+def test_how_files_go_to_gpus() -> None:
+    assert "files and GPUs" not in shown(machine())
+    text = shown(replace(machine(), gpudirect_storage=read_gpudirect("")))
+    assert "GPUDirect Storage, not verified on hardware" in text
+    text = shown(
+        replace(machine(), gpudirect_storage=read_gpudirect("cuFileDriverOpen: CU_FILE_DRIVER_NOT_INITIALIZED"))
+    )
+    assert "through host buffers; no GPUDirect Storage: cuFileDriverOpen" in text
+    assert "fix: modprobe nvidia-fs" in text
 
 
 def test_insecure_listening_is_red() -> None:

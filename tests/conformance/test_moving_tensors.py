@@ -3,8 +3,10 @@ that bytes have arrived that have not."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import pickle
 import signal
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -134,6 +136,40 @@ def test_bytes_that_move_under_their_storage(world: World, how: str) -> None:
     with world.here.register(tensor) as again:
         assert world.there.call(Service.read, bytes(again.share("r")), target.number, 0, NBYTES) == NBYTES
         assert target.get(0, NBYTES) == bytes([5]) * NBYTES
+
+
+def _of_ctypes(array: Any) -> Any:
+    return (ctypes.c_ubyte * array.nbytes).from_buffer(array)
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda array: array[4096:],
+    "memoryview": lambda array: memoryview(array)[4096:],
+    "frombuffer": lambda array: np.frombuffer(memoryview(array), np.uint8),
+    "ctypes": _of_ctypes,
+    "numpy of ctypes": lambda array: np.frombuffer(_of_ctypes(array), np.uint8),
+    "as_array": lambda array: np.ctypeslib.as_array(_of_ctypes(array)),
+    "as_array of a pointer": lambda array: np.ctypeslib.as_array(
+        array.ctypes.data_as(ctypes.POINTER(ctypes.c_ubyte)), (array.nbytes,)
+    ),
+    "as_strided": lambda array: np.lib.stride_tricks.as_strided(array, (NBYTES // 2,), (1,)),
+    "PickleBuffer": pickle.PickleBuffer,
+}
+
+
+@pytest.mark.parametrize("how", VIEWS)
+def test_views_of_a_tensor_as_an_array(world: World, how: str) -> None:
+    """They are watched as the tensor is, whatever lies between."""
+    tensor = torch.zeros(NBYTES, dtype=torch.uint8)
+    memory = world.here.register(VIEWS[how](tensor.numpy()))
+    handle = bytes(memory.share("rw"))
+    target = world.target("numpy", NBYTES)
+    assert world.there.call(Service.write, handle, target.number, 0, memory.nbytes) == memory.nbytes
+    tensor.share_memory_()
+    outcome = world.there.call(Service.try_write, handle, target.number, memory.nbytes)
+    assert outcome.kind == "AccessDenied"
+    with pytest.raises(zh.Closed, match="moved"):
+        memory.read_bytes()
 
 
 @pytest.mark.parametrize("position", range(8))

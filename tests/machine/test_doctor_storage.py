@@ -16,6 +16,7 @@ from support.patience import PATIENCE_S
 from zerohop import storage
 from zerohop.machine.descriptors import OF_CLIENT, OF_FILE, OF_SERVER
 from zerohop.machine.doctor import Check, State
+from zerohop.machine.gpudirect import read_gpudirect
 from zerohop.machine.host import Limit
 from zerohop.machine.io_uring import IoUring
 
@@ -167,6 +168,29 @@ def test_the_state_of_gpudirect_storage(tmp_path: Path, version: str | None, fou
     assert (result.state, result.fix) == (State.NOT_HERE, ())
     assert result.found.startswith("not used: bytes between files and GPUs pass through host buffers")
     assert result.found.endswith(f"nvidia_fs is {found}")
+
+
+@pytest.mark.parametrize(
+    ("said", "loaded", "state", "fix"),
+    [
+        ("", True, State.OK, ""),
+        ("", False, State.OK, ""),  # cuFile has another way than that driver
+        ("cuFileDriverOpen: CU_FILE_DRIVER_VERSION_MISMATCH", True, State.WARN, "install cuFile and nvidia-fs of one"),
+        ("libcufile.so.0: cannot open shared object file", True, State.WARN, "install cuFile: apt-get install"),
+        ("libcufile.so.0 has no cuFileSetParameterBool: it is too old", True, State.WARN, "install a newer cuFile"),
+        ("with its compatibility mode", True, State.WARN, "start the program with CUFILE_ALLOW_COMPAT_MODE=false"),
+        ("cuFileDriverOpen: CU_FILE_DRIVER_NOT_INITIALIZED", False, State.NOT_HERE, ""),
+    ],
+)
+def test_gpudirect_storage(tmp_path: Path, said: str, loaded: bool, state: State, fix: str) -> None:
+    sysfs = healthy(tmp_path)
+    if loaded:
+        sysfs.put("sys/module/nvidia_fs")
+    result = in_container(tmp_path, "gds", "", gpudirect=read_gpudirect(said))
+    assert result.state == state
+    assert ("".join(result.fix).removeprefix("# ").startswith(fix)) if fix else result.fix == ()
+    assert said in result.found
+    assert ("not verified on hardware" in result.found) == (not said)
 
 
 def test_gpudirect_storage_without_a_gpu(tmp_path: Path) -> None:

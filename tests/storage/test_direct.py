@@ -110,7 +110,7 @@ def test_the_way_that_was_taken(local_store: Store, random_file: Callable[..., n
             assert str(staged.explain()).startswith(f"file ({engine}) file→sim:0 staged, ")
             assert way(staged) == "staged, past the page cache"
             assert not staged.explain().direct
-            assert dict(staged.explain().rejected)["GPUDirect Storage"] == "this version does not use it"
+            assert dict(staged.explain().rejected)["GPUDirect Storage"] == "the memory is not that of an NVIDIA GPU"
             assert way(file.read_into(block, 2 * MIB, short=True)) == "no byte moved"
         with local_store.open("copy", "w", direct=False).result() as file:
             written = file.write_from(block[:MIB])
@@ -209,7 +209,7 @@ class TestRequired:
     def test_memory_of_a_gpu(self, strict: Store, random_file: Callable[..., np.ndarray]) -> None:
         random_file("data", MIB)
         with strict.open("data").result() as file, strict.iov(MIB, "sim:0") as block:
-            said = "between files and sim:0 pass through host buffers"
+            said = "between this file and sim:0 pass through host buffers"
             check_refused(file.read_into(block), said)
             with pytest.raises(zh.Unsupported, match=said):
                 strict.ring(4).prepare(block, file, 0)

@@ -162,6 +162,12 @@ std::unique_ptr<Stream> GpuDevice::stream(Outcome& why) {
     return GpuStream::make(state_, why);
 }
 
+std::shared_ptr<const void> GpuDevice::enter(Outcome& why) {
+    auto current = std::make_shared<CurrentContext>(*state_);
+    why = current->outcome();
+    return current;
+}
+
 void GpuDevice::flush_inbound() {
     const CurrentContext current(*state_);
     if (current.ok()) { // a lost device reports that to the user of its memory

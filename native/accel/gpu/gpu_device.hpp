@@ -110,6 +110,7 @@ public:
     [[nodiscard]] std::shared_ptr<Event> mark() override;
     [[nodiscard]] bool needs_flush() const override { return state_->needs_flush; }
     void flush_inbound() override;
+    [[nodiscard]] std::shared_ptr<const void> enter(Outcome& why) override;
 
 private:
     std::shared_ptr<DeviceState> state_;

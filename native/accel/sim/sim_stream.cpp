@@ -47,14 +47,15 @@ std::shared_ptr<Event> queue_word(StreamCore& core, Command::Kind kind, uint64_t
 
 SimStream::SimStream(std::shared_ptr<DeviceState> device)
     : core_(std::make_shared<StreamCore>(std::move(device))), owner_(::getpid()) {
+    const std::string name = "zh-sim" + std::to_string(core_->device->index);
+    const std::lock_guard lock(core_->device->streams_mutex);
+    core_->device->streams.reserve(core_->device->streams.size() + 1); // nothing may fail once the thread runs
     const SignalsBlocked blocked; // the new thread inherits the mask
     thread_ = std::make_unique<std::thread>([core = core_] {
         prepare_for_exceptions();
         core->work();
     });
-    const std::string name = "zh-sim" + std::to_string(core_->device->index);
     pthread_setname_np(thread_->native_handle(), name.c_str());
-    const std::lock_guard lock(core_->device->streams_mutex);
     core_->device->streams.push_back(core_.get());
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice, RdmaPort
+    from zerohop.machine.gpudirect import GpuDirect
     from zerohop.machine.io_uring import IoUring
     from zerohop.machine.nvml import Nvidia
 
@@ -65,6 +66,8 @@ def show(machine: Machine, console: Console) -> None:
     facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
     if machine.io_uring is not None:
         facts.add_row("files", _files(machine.io_uring))
+    if machine.gpudirect_storage is not None:
+        facts.add_row("files and GPUs", _gpu_files(machine.gpudirect_storage))
     if machine.nvidia is not None:
         facts.add_row("GPU driver", _driver(machine, machine.nvidia))
     facts.add_row("listens on", _listening(machine.listening))
@@ -126,6 +129,14 @@ def _files(io_uring: IoUring) -> str:
     return (
         f"read and written by threads; [yellow]no io_uring[/]: {escape(io_uring.why)}"
         f"\n[bold]fix:[/] {escape(io_uring.fix)}"
+    )
+
+
+def _gpu_files(found: GpuDirect) -> str:
+    if found.usable:
+        return "GPUDirect Storage, [magenta]not verified on hardware[/]"
+    return (
+        f"through host buffers; [yellow]no GPUDirect Storage[/]: {escape(found.why)}\n[bold]fix:[/] {escape(found.fix)}"
     )
 
 

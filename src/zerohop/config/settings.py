@@ -98,9 +98,10 @@ def _mode(text: str) -> str | None:
     return text.strip().lower() or None
 
 
-def _secret(text: str) -> str | None:
-    # Taken unchanged, as in an argument: "none" or a space may be the secret.
-    return text or None
+def _secret(text: str) -> str:
+    # Taken unchanged, as in an argument: "none" or a space may be the secret. An empty one is refused as there: a shell
+    # variable that is not set must not open a Context that trusts everybody.
+    return text
 
 
 def _flag(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop.config import protection
 from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
+from zerohop.machine.gpudirect import GpuDirect, read_gpudirect
 from zerohop.machine.host import (
     Cpu,
     Kernel,
@@ -152,7 +153,7 @@ def _is_loopback(host: str) -> bool:
 class Machine:
     """Holds the facts of this machine and this process.
 
-    ``nvidia`` is None without NVIDIA GPUs, and ``io_uring`` where it was not asked for.
+    ``nvidia`` and ``gpudirect_storage`` are None without NVIDIA GPUs, and ``io_uring`` where it was not asked for.
     """
 
     zerohop: str
@@ -169,6 +170,7 @@ class Machine:
     cuda_visible_devices: str | None = None
     nvidia_open_modules: bool | None = None
     io_uring: IoUring | None = None
+    gpudirect_storage: GpuDirect | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, lists, strings and numbers."""
@@ -208,6 +210,7 @@ def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machi
         cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         nvidia_open_modules=read_open_modules(root),
         io_uring=read_io_uring(root),
+        gpudirect_storage=read_gpudirect() if any(each.kind == "cuda" for each in found) else None,
         nics=read_nics(root),
         rdma_devices=read_rdma_devices(root),
         providers=read_providers(),

@@ -16,6 +16,8 @@ _MASK_AT: Final = 0
 _ALIGN_AT: Final = 0x98
 # f_type of tmpfs in struct statfs.
 _TMPFS: Final = 0x01021994
+# Those of ext4 and xfs.
+_LOCAL: Final = (0xEF53, 0x58465342)
 # Native code cuts transfers into pieces of this many bytes, each of which must be aligned.
 _PIECE: Final = 1 << 20
 
@@ -60,9 +62,22 @@ def alignment_in(facts: bytes) -> Alignment | None:
 
 def is_tmpfs(fd: int) -> bool:
     """Tell whether a file lies in tmpfs."""
+    return _file_system(fd) == _TMPFS
+
+
+def no_gpudirect(fd: int) -> str:
+    """Return why cuFile is not to be asked for a file; "" if it is.
+
+    With other file systems a setting of cuFile may send bytes through host memory although that is forbidden.
+    """
+    return "" if _file_system(fd) in _LOCAL else "its file system is neither ext4 nor xfs"
+
+
+def _file_system(fd: int) -> int:
+    """Return the number of a file's kind of file system; 0 if it cannot be told."""
     fstatfs = _libc_function("fstatfs")
     facts = (ctypes.c_long * 64)()  # more than a struct statfs has, and its first field is a long
-    return bool(fstatfs is not None and fstatfs(fd, facts) == 0 and facts[0] == _TMPFS)
+    return facts[0] if fstatfs is not None and fstatfs(fd, facts) == 0 else 0
 
 
 @functools.cache

@@ -36,16 +36,16 @@ def open_store(
         ctx: the Context whose memory is read into; it stays open. None: a new one, which is closed with the Store.
         engine: ``"auto"``: io_uring, or threads where the system refuses it (``Store.engine`` tells which);
             ``"threads"``: threads in any case.
-        threads: the most threads that copy between the page cache and memory, and that read and write everything where
-            there is no io_uring. They start when they are needed. None: one for each processor, at least 8 and at most
-            16.
+        threads: the most threads that copy between the page cache and memory, that read and write everything where there
+            is no io_uring, and that wait for GPUDirect Storage. They start when they are needed. None: one for each
+            processor, at least 8 and at most 16.
         staging_bytes: bytes of host memory that bytes to and from GPUs pass through. They are taken when the first such
             transfer begins, and are never more. Full buffers make later transfers wait, and are no error.
         timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the Context's.
         require: ``"direct"``: a transfer that cannot go past the page cache, straight between disk and memory, fails
-            with Unsupported before a byte moves, and so does opening a file whose file system has no such way. Memory
-            of GPUs is refused: its bytes pass through host buffers. Not for servers. None: transfers take the way that
-            there is; a Context with ``require="direct"`` refuses memory of GPUs all the same.
+            with Unsupported before a byte moves, and so does opening a file whose file system has no such way; so
+            does one with a GPU's memory that would pass through host buffers. Not for servers. None: transfers take
+            the way that there is; a Context with ``require="direct"`` demands the second all the same.
         settings: arguments of Context, for a new one.
 
     Raises:

@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from zerohop._native import URING_DEPTH, NativeError
+from zerohop._native import URING_DEPTH, NativeError, Reached
 from zerohop.config.checks import check_int
 from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from zerohop._native import FileQueue, FileServing, Reached, ServedBytes
+    from zerohop._native import FileQueue, FileServing, ServedBytes
     from zerohop.core.face import Context, Link, Memory, Operation, View
     from zerohop.storage.file import File, Mode
     from zerohop.storage.file_engine import AnyMemory, OpenFile, Places
@@ -122,18 +122,20 @@ class LocalStore(Store):
 
     def open_file(self, path: str, mode: Mode, direct: bool | None) -> Operation[File]:
         """Do ``Store.open_file``."""
-        required = self._requires(direct)
+        required, gpu_required = self._requires(direct), self._gpu_required
 
         def work() -> File:
             with self._folder() as root:
-                return opened(self, root, path, mode, direct, required=required)
+                return opened(self, root, path, mode, direct, required=required, gpu_required=gpu_required)
 
         return self._at_once("open", path, work)
 
     def file_of(self, fd: int, *, direct: bool | None = None) -> Operation[File]:
         """Do ``Store.file_of``."""
-        required = self._requires(direct)
-        return self._at_once("file_of", "", lambda: of_descriptor(self, fd, direct, required=required))
+        required, gpu_required = self._requires(direct), self._gpu_required
+        return self._at_once(
+            "file_of", "", lambda: of_descriptor(self, fd, direct, required=required, gpu_required=gpu_required)
+        )
 
     def folder_call(self, kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Operation[Any]:
         """Do ``Store.folder_call``."""
@@ -187,19 +189,38 @@ class LocalStore(Store):
         except NativeError as error:
             self.check_usable()
             raise from_native(*error.args, operation="ring") from None
+        direct = self._gpu_required
         # All that it lacks is passed on to the native one, which the type cannot say.
-        return ring if self.require is None else cast("FileRing", DirectRing(ring, writes=writes))
+        of_host = self.require is not None
+        return cast("FileRing", DirectRing(ring, self._device_of, of_host=of_host, writes=writes)) if direct else ring
 
     def place_of(self, file: OpenFile, view: AnyMemory, *, writes: bool) -> tuple[Any, Any, int, int]:
         """Return the open file, the region and the part of it."""
         del writes
-        self._check_device("prepare", view)
-        return file.native() if self.require is None else file, *_where(view)
+        where = _where(view)
+        self._why_staged("prepare", file.native(), where[0], view.device)
+        return file if self._gpu_required else file.native(), *where
 
-    def _check_device(self, kind: str, view: AnyMemory) -> None:
-        """Raise Unsupported for memory that needs host buffers, where the Store or the Context forbids them."""
-        if view.device != HOST and "direct" in (self.require, self._core.settings.require):
-            raise of_device(kind, view.device)
+    @property
+    def _gpu_required(self) -> bool:
+        """Return whether bytes between files and devices must not pass through host buffers."""
+        return "direct" in (self.require, self._core.settings.require)
+
+    def _device_of(self, memory: Any) -> str:
+        """Return the name of the device of memory as native code knows it."""
+        index = memory.place()[0] if isinstance(memory, Reached) else memory.device
+        return HOST if index < 0 else self.context.devices[index].name
+
+    def _why_staged(self, kind: str, native: Any, memory: Any, device: str) -> str:
+        """Return why bytes pass through host buffers; "" if they need not, or if the memory is the host's.
+
+        Raises:
+            Unsupported: the Store or the Context forbids host buffers.
+        """
+        why = "" if device == HOST else self._queue.why_staged(native, memory)
+        if why and self._gpu_required:
+            raise of_device(kind, device, why)
+        return why
 
     def transfer(
         self,
@@ -219,9 +240,10 @@ class LocalStore(Store):
         sizes = index_array(lengths, "lengths")
         nbytes = int(sizes.sum())
         try:
-            self._check_device(kind, view)
-            if self.require is not None:
-                check_ranges(kind, file, (memory, start, length), places, writes=writes)
+            why_staged = self._why_staged(kind, native, memory, view.device)
+            if self.require is not None or (view.device != HOST and self._gpu_required):
+                where = memory, start, length
+                check_ranges(kind, file, where, places, writes=writes, device=view.device)
             posted, moved = self._queue.transfer(
                 native,
                 memory,
@@ -242,7 +264,7 @@ class LocalStore(Store):
             if isinstance(view, ImportedIov):  # its owner may close it at any time
                 return self._failed(kind, failure)
             raise failure from None
-        path = FilePath(file.path, self.engine, self.why_no_uring, view.device, moved, writes=writes)
+        path = FilePath(file.path, self.engine, self.why_no_uring, view.device, moved, why_staged, writes=writes)
         operation = FileTransfer()
         begun(operation, self._core, kind, nbytes, posted, (view, native), path)
         return operation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import OpenFile
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import out_of_descriptors
-from zerohop.storage.alignment import USUAL, Alignment, alignment_of, is_tmpfs
+from zerohop.storage.alignment import USUAL, Alignment, alignment_of, is_tmpfs, no_gpudirect
 from zerohop.storage.beneath import open_beneath, parent_of
 from zerohop.storage.direct import check_file, no_such_way
 from zerohop.storage.failures import of_errno
@@ -29,8 +29,14 @@ _NEVER, _AUTOMATIC, _ALWAYS, _REQUIRED = range(4)
 _NO_WAITING: Final = os.O_NONBLOCK | os.O_NOCTTY
 
 
-def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | None, *, required: bool) -> File:
-    """Do LocalStore.open_file; ``required``: every transfer must go past the page cache."""
+def opened(
+    store: FileEngine, root: int, path: str, mode: str, direct: bool | None, *, required: bool, gpu_required: bool
+) -> File:
+    """Do LocalStore.open_file.
+
+    ``required``: every transfer must go past the page cache; ``gpu_required``: those with GPUs' memory must go straight
+    between file and GPU.
+    """
     if required and FLAGS[mode] & os.O_CREAT:
         _check_folder(root, path)
     fd = open_beneath(root, path, FLAGS[mode] | _NO_WAITING)
@@ -44,7 +50,8 @@ def opened(store: FileEngine, root: int, path: str, mode: str, direct: bool | No
     except BaseException:
         os.close(fd)
         raise
-    native, alignment = _native(fd, FLAGS[mode] & os.O_ACCMODE, direct, ("open", path) if required else None)
+    wanted = ("open", path) if required else None
+    native, alignment = _native(fd, FLAGS[mode] & os.O_ACCMODE, direct, wanted, gpu_required=gpu_required)
     return File(store, path, mode, native, alignment)
 
 
@@ -58,8 +65,8 @@ def _check_folder(root: int, path: str) -> None:
         os.close(folder)
 
 
-def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: bool) -> File:
-    """Do Store.file_of; ``required`` as for ``opened``."""
+def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: bool, gpu_required: bool) -> File:
+    """Do Store.file_of; ``required`` and ``gpu_required`` as for ``opened``."""
     check_int("fd", fd, 0)
     if direct is not None:
         check_flag("direct", direct)
@@ -79,7 +86,8 @@ def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: 
         raise of_errno(errno.EBADF, "file_of", path, said=said, fix=fix)
     access = flags & os.O_ACCMODE
     own = _another(fd, access, flags, path)
-    native, alignment = _native(own, access, direct, ("file_of", path) if required else None)
+    wanted = ("file_of", path) if required else None
+    native, alignment = _native(own, access, direct, wanted, gpu_required=gpu_required)
     return File(store, path, _MODES[access], native, alignment, readable=access != os.O_WRONLY)
 
 
@@ -116,7 +124,9 @@ def _wait_again(fd: int) -> None:
         os.set_blocking(fd, True)
 
 
-def _native(fd: int, access: int, direct: bool | None, required: tuple[str, str] | None) -> tuple[OpenFile, Alignment]:
+def _native(
+    fd: int, access: int, direct: bool | None, required: tuple[str, str] | None, *, gpu_required: bool
+) -> tuple[OpenFile, Alignment]:
     """Return the open file that native code takes, which owns the descriptor; or raise, with the descriptor closed.
 
     Args:
@@ -124,6 +134,7 @@ def _native(fd: int, access: int, direct: bool | None, required: tuple[str, str]
         access: what it allows, as a flag of ``os.open``.
         direct: as for ``Store.open``.
         required: names of the call and of the file if every transfer must go past the page cache, for the error.
+        gpu_required: as for ``opened``.
     """
     other = -1
     try:
@@ -133,7 +144,7 @@ def _native(fd: int, access: int, direct: bool | None, required: tuple[str, str]
         _check_way(other, required)
         how = _REQUIRED if required else _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
         alignment = alignment or USUAL
-        return OpenFile(fd, other, *alignment, how), alignment
+        return OpenFile(fd, other, *alignment, how, no_gpudirect(fd), gpu_required), alignment
     except BaseException:
         os.close(fd)
         if other >= 0:

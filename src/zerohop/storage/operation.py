@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from zerohop._native import Endpoint, Moved, Op
 
 
+# Of bytes that do not go by GPUDirect Storage although the file does.
+_NOT_ALL = (
+    "it takes what goes past the page cache, in multiples of 4096 bytes at such offsets and addresses, and what cuFile "
+    "does not refuse"
+)
+
+
 class FilePath:
     """Describes the path of a transfer between a file and memory: the one that the bytes have taken so far."""
 
-    __slots__ = "_device", "_engine", "_moved", "_rejected", "_writes", "filename"
+    __slots__ = "_device", "_engine", "_moved", "_rejected", "_why_staged", "_writes", "filename"
 
     peer = ""
 
     def __init__(
-        self, filename: str, engine: str, why_no_uring: str, device: str, moved: Moved, *, writes: bool
+        self, filename: str, engine: str, why_no_uring: str, device: str, moved: Moved, why_staged: str, *, writes: bool
     ) -> None:
         """Hold what is known.
 
@@ -33,6 +40,7 @@ class FilePath:
             why_no_uring: why that is not io_uring; empty if it is.
             device: where the memory is.
             moved: what native code counts.
+            why_staged: why bytes to and from the device pass through host buffers; empty if they need not all.
             writes: whether the file is written.
         """
         self.filename = filename
@@ -41,18 +49,27 @@ class FilePath:
         self._moved = moved
         self._writes = writes
         self._rejected: tuple[tuple[str, str], ...] = (("io_uring", why_no_uring),) if why_no_uring else ()
-        if device != HOST:
-            self._rejected += (("GPUDirect Storage", "this version does not use it"),)
+        self._why_staged = why_staged
 
     @property
     def explanation(self) -> Explanation:
         """Return the path, with the way of the bytes that have moved so far."""
         past, through = self._moved.past_and_through()
+        straight = self._moved.by_gpudirect
         ends = (self._device, "file") if self._writes else ("file", self._device)
-        staged = self._device != HOST
-        way = ("staged, " if staged else "") + _in_words(past, through)
-        direct = bool(past) and not through and not staged
-        return Explanation("file", self._engine, direct, *ends, self._rejected, way=way)
+        on_device = self._device != HOST
+        staged = on_device and bool(past or through or not straight)
+        rejected = self._rejected
+        if staged:
+            rejected += (("GPUDirect Storage", self._why_staged or _NOT_ALL),)
+        form, way = self._engine, ("staged, " if staged else "") + _in_words(past, through)
+        if straight and staged:
+            form = f"cuFile, {form}"
+            way = f"{straight} bytes by GPUDirect Storage, others {way}"
+        elif straight:
+            form, way = "cuFile", "by GPUDirect Storage"
+        direct = not staged if on_device else bool(past) and not through
+        return Explanation("file", form, direct, *ends, rejected, way=way)
 
     def endpoint(self) -> Endpoint | None:
         """Return None: no lane carries out the transfer."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop._native import buffer_start, can_write
-from zerohop.core.memory import dlpack, shared_pages, torch_tensors
+from zerohop.core.memory import dlpack, holders, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, count_of, is_masked, layout_of, require_rows
 from zerohop.core.memory.source import Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
@@ -136,7 +136,7 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     if not whole or base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
         # Such a root, a read-only view of a writable array, or negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
-    storage = None if owner is None else torch_tensors.storage_behind(owner, address, nbytes)
+    storage = None if owner is None else holders.storage_behind(owner, address, nbytes)
     if storage is not None:  # the array keeps the tensor, which may get other memory
         block = torch_tensors.watch(storage)
         return Source(address, nbytes, HOST, readonly, (array, storage), base, extent, root, shared, layout, block)
@@ -170,13 +170,9 @@ def _from_buffer(view: memoryview, x: Any, as_bytes: bool) -> Source:
     # the view must be gone before a SharedMemory closes itself.
     keep: tuple[Any, ...] = (x, view)
     block = None
-    owner: Any = view.obj
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if owner is not x:
-        storage = torch_tensors.storage_behind(owner, address, view.nbytes)
-        if storage is not None:
-            keep, block = (storage, x, view), torch_tensors.watch(storage)
+    storage = holders.storage_behind(view, address, view.nbytes)
+    if storage is not None:
+        keep, block = (storage, x, view), torch_tensors.watch(storage)
     # Not by x, which may show other memory next time, as an object with a `buf` does.
     exporter = view.obj
     source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, exporter, may_be_shared=not private)

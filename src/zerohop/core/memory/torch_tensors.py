@@ -201,14 +201,12 @@ def _no_memory(sort: str) -> ValueError:
     return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
 
 
-def storage_behind(owner: Any, address: int, nbytes: int) -> Any | None:
-    """Return the storage of a tensor that an array is a view of; None if ``owner``, its base, is no tensor.
+def storage_behind(owner: Any, address: int, nbytes: int) -> Any:
+    """Return the storage of a tensor that an array is a view of.
 
     Raises:
         ValueError: the tensor has other memory by now, and nobody keeps the array's.
     """
-    if owner is None or not is_tensor(owner):
-        return None
     storage = owner.untyped_storage()
     start = storage.data_ptr()
     if nbytes and not (start <= address and address + nbytes <= start + storage.nbytes()):

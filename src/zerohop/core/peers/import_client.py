@@ -28,7 +28,7 @@ from zerohop.core.lanes.reachability import note_no_peer_link
 from zerohop.core.peers.allocations import Allocations
 from zerohop.core.peers.releases import UNMAP_PAUSE_S, Releases, unmap
 from zerohop.core.runtime.served import seconds_left, wait_shared
-from zerohop.errors import ProtocolError, ZerohopError, copy_of, said_by_peer, silent_error
+from zerohop.errors import ProtocolError, ZerohopError, copy_of, out_of_memory, said_by_peer, silent_error
 
 if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
@@ -298,9 +298,11 @@ class Imports:
                     self._core.control.start(self._ask_again, want, way, answer.allocation)
                     return False
                 imported = self._part_of(allocation, share, provider, answer)
-        except (NativeError, ZerohopError) as error:
+        except (NativeError, ZerohopError, MemoryError) as error:
             self.releases.owed.add(key)
             self.releases.drop_unused(answer.allocation)
+            if isinstance(error, MemoryError):
+                raise out_of_memory(error) from None
             if isinstance(error, ZerohopError):
                 raise copy_of(error) from None
             status, reason, text = error.args

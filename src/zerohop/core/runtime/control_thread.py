@@ -289,6 +289,7 @@ class ControlThread:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(error)
+            self._make_up_for(error)
 
 
 def _is_lost(owner: socket.socket | selectors.EpollSelector, file: File | None) -> bool:

@@ -132,6 +132,8 @@ def transfer_pages(
     if code == READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     nbytes = here.size * page_bytes
+    if nbytes >= _TOO_LONG:
+        raise ValueError(f"{kind}: {here.size} pages of {page_bytes} bytes are 2**63 bytes or more: pass fewer")
     # The native call checks the local pages. For the remote ones it knows only the whole share, not a slice of it.
     if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
         return Failed(core, kind, None, nbytes, from_native(*BOUNDS, operation=kind, peer=remote.owner))

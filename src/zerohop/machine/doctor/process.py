@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
+from zerohop.machine.gpudirect import read_gpudirect
 from zerohop.machine.host import read_limit, why_no_context
 from zerohop.machine.io_uring import read_io_uring
 from zerohop.machine.nvml import read_nvidia
@@ -22,6 +23,7 @@ from zerohop.machine.nvml import read_nvidia
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from zerohop.machine.gpudirect import GpuDirect
     from zerohop.machine.host import Limit
     from zerohop.machine.io_uring import IoUring
     from zerohop.machine.nvml import Nvidia
@@ -72,6 +74,7 @@ class Process:
         compiler: NVRTC, found as the packages that compile the copy kernels find it.
         no_context: why no Context can be opened in it, and the fix; empty texts if one can.
         io_uring: whether files can be read by io_uring; None if it was not asked.
+        gpudirect: whether cuFile is ready; None if it was not asked, as without NVIDIA's library.
     """
 
     locks_freely: bool
@@ -88,6 +91,7 @@ class Process:
     no_context: tuple[str, str] = "", ""
     nvidia: Nvidia | None = None
     io_uring: IoUring | None = None
+    gpudirect: GpuDirect | None = None
 
 
 def read_process() -> Process:
@@ -95,6 +99,7 @@ def read_process() -> Process:
     from zerohop._native import gpu_drivers, providers
 
     proc = Path("/proc/self")
+    drivers = gpu_drivers()
     speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}
     return Process(
         locks_freely=_locks_freely(proc),
@@ -106,11 +111,12 @@ def read_process() -> Process:
         providers=tuple(providers()),
         verbs=_verbs_devices(),
         fastest={name: speed for name, speed in speeds.items() if speed is not None},
-        gpu_drivers=gpu_drivers(),
+        gpu_drivers=drivers,
         compiler=find_compiler(),
         no_context=why_no_context(),
         nvidia=read_nvidia(),
         io_uring=read_io_uring(),
+        gpudirect=None if drivers.get("cuda", "none") else read_gpudirect(),
     )
 
 

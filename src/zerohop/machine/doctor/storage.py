@@ -69,12 +69,16 @@ def served_files(system: System) -> Verdict:
 
 @on_nvidia("gds", "with GPUDirect Storage a disk writes into a GPU's memory; otherwise host buffers lie between them")
 def gds(system: System) -> Verdict:
-    """Tell the state of GPUDirect Storage: this version does not use it."""
+    """Tell whether GPUDirect Storage is used. It need not be: a machine without that way is healthy."""
     version = system.modules.get("nvidia_fs")
     there = "not loaded" if version is None else f"loaded{f' ({version})' if version else ''}"
-    return not_here(
-        f"not used: bytes between files and GPUs pass through host buffers; its driver nvidia_fs is {there}"
-    )
+    found = system.process.gpudirect
+    if found is not None and found.usable:
+        return ok(f"used for files on ext4 and xfs, not verified on hardware; its driver nvidia_fs is {there}")
+    why = "not looked for" if found is None else found.why
+    told = f"not used: bytes between files and GPUs pass through host buffers ({why}); its driver nvidia_fs is {there}"
+    # A machine without that driver is not meant to have it.
+    return not_here(told) if found is None or version is None else warn(told, f"# {found.fix}")
 
 
 def _allow(system: System, found: IoUring) -> tuple[str, ...]:
