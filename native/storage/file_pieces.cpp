@@ -90,7 +90,17 @@ void FileQueue::add_job(size_t number) {
     const bool slow = !way.past_cache && left > kSlowCopy;
     const int buffer =
         batch.fixed == nullptr ? -1 : batch.fixed->find(static_cast<uint64_t>(data - batch.memory.host), left);
-    io_.add({way.fd, batch.write, slow, batch.priority, data, static_cast<uint32_t>(left), offset, buffer, number});
+    const int file = batch.fixed_file == nullptr ? -1 : batch.fixed_file->number(way.past_cache);
+    io_.add({.fd = way.fd,
+             .write = batch.write,
+             .slow = slow,
+             .priority = batch.priority,
+             .data = data,
+             .nbytes = static_cast<uint32_t>(left),
+             .offset = offset,
+             .buffer = buffer,
+             .file = file,
+             .number = number});
 }
 
 void FileQueue::take_result(const Result& result) {

@@ -72,6 +72,7 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     }
     batch->fixed = fixed_.of(batch->memory.identity);
     batch->gpu = gpu_of(batch->memory);
+    batch->fixed_file = batch->file->fixed_in(io_);
     waiting_.at(static_cast<size_t>(ends.priority)).push_back(std::move(batch));
     try {
         issue();
