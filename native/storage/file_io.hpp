@@ -1,6 +1,7 @@
 // The contract of a way to read and write files: single reads and writes go in, their results come out.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@ struct Job {
     uint32_t nbytes = 0;
     uint64_t offset = 0;
     int buffer = -1;                  // a buffer that was fixed and has all of the data; -1: none
+    int file = -1;                    // the number of the file's descriptor in a FixedFile; -1: none
     uint64_t number = 0;              // comes back with the result; below depth(), and that of no other job under way
     const Carrier* carrier = nullptr; // null: the system, and the data is in memory of the host
     accel::Device* device = nullptr;  // that has the data, if a carrier carries the job out
@@ -49,6 +51,21 @@ struct Result {
     bool refused = false; // the system refuses the call itself, as a sandbox does, and not this job
 };
 
+// Numbers under which the system knows two descriptors of a file, which saves it the work of finding them for each job.
+// It forgets them with this object. Any thread.
+class FixedFile {
+public:
+    FixedFile(int cached, int direct) : cached_(cached), direct_(direct) {}
+    virtual ~FixedFile() = default;
+    FixedFile(const FixedFile&) = delete;
+    FixedFile& operator=(const FixedFile&) = delete;
+    [[nodiscard]] int number(bool past_cache) const { return past_cache ? direct_ : cached_; }
+
+protected:
+    const int cached_;
+    const int direct_;
+};
+
 // One thread at a time calls add(), submit(), reap(), fix() and unfix(); any thread the rest.
 class FileIo {
 public:
@@ -66,11 +83,19 @@ public:
     // the buffer's number; -1, and `why`, if it does not. Jobs that are under way keep a buffer that is unfixed.
     [[nodiscard]] virtual int fix(std::byte* data, size_t nbytes, std::string& why) = 0;
     virtual void unfix(int buffer) = 0;
+    // Has the system know the descriptors by numbers; null, if it does not. Any thread.
+    [[nodiscard]] virtual std::unique_ptr<const FixedFile> fix_file(int /*cached*/, int /*direct*/) { return nullptr; }
     // Returns a descriptor that is readable while results wait.
     [[nodiscard]] virtual int fd() const = 0;
     [[nodiscard]] virtual bool ready() const = 0;
     // Gives it up in a forked child.
     virtual void abandon() = 0;
+    // Returns a number that no other has, also once this is gone.
+    [[nodiscard]] uint64_t identity() const { return identity_; }
+
+private:
+    static inline std::atomic<uint64_t> made_{0};
+    const uint64_t identity_ = 1 + made_.fetch_add(1, std::memory_order_relaxed);
 };
 
 // The depth with which Stores open io_uring. The memory that it takes grows with it, and may be more than a user may

@@ -93,6 +93,7 @@ void FileQueue::add_job(size_t number) {
     const bool slow = !way.past_cache && left > kSlowCopy;
     const int buffer =
         batch.fixed == nullptr ? -1 : batch.fixed->find(static_cast<uint64_t>(data - batch.memory.host), left);
+    const int file = batch.fixed_file == nullptr ? -1 : batch.fixed_file->number(way.past_cache);
     io_.add({.fd = way.fd,
              .write = batch.write,
              .slow = slow,
@@ -101,6 +102,7 @@ void FileQueue::add_job(size_t number) {
              .nbytes = static_cast<uint32_t>(left),
              .offset = offset,
              .buffer = buffer,
+             .file = file,
              .number = number});
 }
 

@@ -114,6 +114,7 @@ void FileQueue::take_left() {
 void FileQueue::take(std::shared_ptr<Batch> batch) {
     batch->fixed = fixed_.of(batch->memory.identity);
     batch->gpu = gpu_of(batch->memory);
+    batch->fixed_file = batch->file->fixed_in(io_);
     if (closed_) {
         fail_rest(*batch, *closed_);
     }

@@ -77,6 +77,7 @@ struct Batch {
     bool write = false;
     Priority priority = Priority::normal;
     accel::Device* gpu = nullptr;                       // of which the memory is, if a carrier may move the bytes
+    const FixedFile* fixed_file = nullptr;              // null: the system knows the file by its descriptors alone
     std::shared_ptr<const FixedBuffers::Buffers> fixed; // null: the system does not keep the memory at hand
     struct Transfer {
         Range range;

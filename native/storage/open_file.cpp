@@ -88,6 +88,14 @@ OpenFile::Way OpenFile::way_in(Direct mode, bool write, uint64_t offset, uint64_
     return {direct_.get(), true};
 }
 
+const FixedFile* OpenFile::fixed_in(FileIo& io) {
+    std::call_once(asked_, [&] {
+        home_ = io.identity();
+        fixed_ = io.fix_file(cached_.get(), direct_.get());
+    });
+    return home_ == io.identity() ? fixed_.get() : nullptr;
+}
+
 std::string OpenFile::why_no_gpudirect(CuFile& library) {
     const std::lock_guard lock(gpu_mutex_);
     if (no_gpudirect_.empty() && !gpu_file_) {

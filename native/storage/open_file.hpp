@@ -101,6 +101,9 @@ public:
                                         Length& length) const;
     // Asks cuFile for no more of this file: it has refused a transfer.
     void refuse_gpudirect(std::string why);
+    // Has the system know the descriptors by numbers, in the way that first asks; null for others, and where it does
+    // not.
+    [[nodiscard]] const FixedFile* fixed_in(FileIo& io);
     [[nodiscard]] bool is_gpudirect_required() const { return gpu_required_; }
     [[nodiscard]] bool is_direct_required() const { return mode_ == Direct::required; }
     // Goes through the cache from now on: the file system has refused the other way.
@@ -124,6 +127,9 @@ private:
     const bool gpu_required_;
     std::atomic<bool> refused_{false};
     Moved moved_;
+    std::once_flag asked_;
+    uint64_t home_ = 0; // of the numbers
+    std::unique_ptr<const FixedFile> fixed_;
     mutable std::mutex gpu_mutex_;
     std::string no_gpudirect_;
     std::unique_ptr<const GpuFile> gpu_file_;  // once there, it stays

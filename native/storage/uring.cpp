@@ -3,11 +3,14 @@
 
 #ifdef ZEROHOP_URING
 
+#include "storage/uring_files.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <liburing.h>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,9 @@ public:
     Uring& operator=(const Uring&) = delete;
     ~Uring() override {
         if (open_) {
+            if (files_) {
+                files_->close();
+            }
             io_uring_queue_exit(&ring_);
         }
     }
@@ -62,6 +68,7 @@ public:
             io_uring_cqe_seen(&ring_, entry);
             taken_.store(1, std::memory_order_relaxed);
         }
+        files_ = std::make_shared<FileTable>(ring_);
         return {"", 0};
     }
 
@@ -83,6 +90,10 @@ public:
             io_uring_prep_write(entry, job.fd, job.data, job.nbytes, job.offset);
         } else {
             io_uring_prep_read(entry, job.fd, job.data, job.nbytes, job.offset);
+        }
+        if (job.file >= 0) {
+            entry->fd = job.file;
+            entry->flags |= IOSQE_FIXED_FILE;
         }
         entry->ioprio = priority_of(job.priority);
         if (job.slow) {
@@ -158,13 +169,20 @@ public:
         }
     }
 
+    std::unique_ptr<const FixedFile> fix_file(int cached, int direct) override {
+        return std::make_unique<FileInTable>(files_, files_->take(cached), files_->take(direct));
+    }
+
     int fd() const override { return ring_.ring_fd; }
     // liburing's own function reads what reap() writes.
     bool ready() const override {
         return any_refused_.load(std::memory_order_acquire) ||
                io_uring_smp_load_acquire(ring_.cq.ktail) != taken_.load(std::memory_order_relaxed);
     }
-    void abandon() override { open_ = false; } // the rings are not mapped in the child
+    void abandon() override { // the rings are not mapped in the child
+        open_ = false;
+        files_->abandon();
+    }
 
 private:
     static constexpr int kBuffers = 1024;
@@ -193,6 +211,7 @@ private:
     bool table_ = false; // of fixed buffers
     std::vector<int> free_;
     io_uring ring_{};
+    std::shared_ptr<FileTable> files_;
 };
 
 } // namespace

@@ -66,6 +66,9 @@ public:
 
     int fix(std::byte* data, size_t nbytes, std::string& why) override { return uring_->fix(data, nbytes, why); }
     void unfix(int buffer) override { uring_->unfix(buffer); }
+    std::unique_ptr<const FixedFile> fix_file(int cached, int direct) override {
+        return uring_->fix_file(cached, direct);
+    }
     int fd() const override { return either_.get(); }
     bool ready() const override {
         return uring_->ready() || threads_->ready() || unsent_.load(std::memory_order_acquire);

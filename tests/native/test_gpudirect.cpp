@@ -4,8 +4,10 @@
 #include "file_fixture.hpp"
 #include "shim/cufile.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
+#include <thread>
 
 using namespace zerohop;
 using namespace zerohop::test;
