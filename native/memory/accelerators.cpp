@@ -18,6 +18,7 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
     if (nbytes == 0) {
         return; // drivers refuse a range without bytes, and a copy of none touches nothing
     }
+    drivers_.reserve(drivers.size()); // what a driver has registered is always noted
     for (const auto& driver : drivers) {
         const Outcome outcome = driver->register_host(address, nbytes, writable);
         if (!outcome.ok()) {

@@ -298,3 +298,17 @@ def test_a_way_that_is_refused_is_the_operations_error(open_context: OpenContext
     for _ in range(2):
         operation = here.write_pages(source, target, [0], [1], page_bytes=4096)
         assert isinstance(operation.exception(PATIENCE_S), zh.Unsupported)
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+@pytest.mark.parametrize("kind", ["write_pages", "read_pages"])
+def test_pages_of_more_bytes_than_there_are_addresses(world: World, kind: str) -> None:
+    """The sum of their bytes has 64 bits, and does not wrap."""
+    there, pages = world.target("numpy", 4096), np.zeros(1 << 20, np.int64)
+    memory = world.here.alloc(4096)
+    with pytest.raises(ValueError, match="2\\*\\*63 bytes or more"):
+        if kind == "write_pages":
+            world.here.write_pages(memory, there.handle, pages, pages, page_bytes=1 << 44)
+        else:
+            world.here.read_pages(there.handle, memory, pages, pages, page_bytes=1 << 44)
+    memory.close()

@@ -11,8 +11,10 @@ import zerohop as zh
 from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
+from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers import teardown
+from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.session import Session
 from zerohop.core.runtime.gate import Gate
 from zerohop.core.transfers import posting, transfer
@@ -108,6 +110,35 @@ def test_a_first_use(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch,
             assert attempt < 2
         else:
             break
+
+
+def test_a_share_that_is_imported(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transfer fails at once, the next one comes through, and the owner can take the memory back."""
+    options = Options(providers=("shm",))
+    here, there = open_context(options), open_context(options)
+    target = there.alloc(NBYTES)
+    memory, handle = here.alloc(NBYTES), target.share("rw")
+    failures = _fail_once(monkeypatch, Imports, "_part_of")
+    error = here.write(memory, handle).exception(PATIENCE_S)
+    assert isinstance(error, zh.RegistrationFailed)
+    assert "out of memory" in str(error)
+    assert not failures
+    for share in (handle, target.share("rw")):
+        assert here.write(memory, share).result(PATIENCE_S) == NBYTES
+    target.revoke(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("step", ["_open_for_messages", "begin_messages"])
+def test_the_first_lane(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The connection is lost at once, and says why; the next one is as usual."""
+    options = Options(providers=("shm",))
+    here, there = open_context(options), open_context(options)
+    memory, handle = here.alloc(NBYTES), there.alloc(NBYTES).share("rw")
+    failures = _fail_once(monkeypatch, Lanes, step)
+    with pytest.raises(zh.PeerLost, match="out of memory"):
+        here.write(memory, handle).result(PATIENCE_S)
+    assert not failures
+    assert here.write(memory, handle).result(PATIENCE_S) == NBYTES
 
 
 @pytest.mark.parametrize("part", ["lanes", "_imports", "_exports", "_rpc"])

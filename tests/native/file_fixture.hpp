@@ -90,7 +90,7 @@ public:
     void abandon() override {}
 
     // For the test.
-    int fixes = -1; // the number of the next buffer
+    int fixes = -1;                    // the number of the next buffer
     std::function<void()> before_reap; // set before anything is under way
     std::vector<int> unfixed() const {
         const std::lock_guard lock(mutex_);

@@ -168,6 +168,40 @@ TEST_CASE("out of memory: what peers ask for and do not take is bounded, for eac
     }
 }
 
+TEST_CASE("out of memory: a device that could not be staged can be later") {
+    size_t failed = 0;
+    for (int64_t after = 0; after < 40; ++after) {
+        CAPTURE(after);
+        const Files files(storage::open_threads(1));
+        const TestFile file(pattern(8192, 3));
+        const auto memory = files.side.alloc(8192, kSimDevice);
+        const OpRef op = files.side.engine->operations().create(0);
+        auto sink = std::make_shared<storage::OperationSink>(*files.side.engine, op, 1, 0, files.moved);
+        const std::vector<Range> ranges{{.nbytes = 8192}};
+        Place place = place_of(memory);
+        {
+            const Failing failing(after, 1);
+            bool begun = false;
+            std::thread([&] {
+                try {
+                    begun = files.queue->post({file.file, std::move(place), false}, ranges, std::move(sink)).ok();
+                } catch (const std::bad_alloc&) {
+                    begun = false; // as it is
+                }
+            }).join();
+            if (begun) {
+                const Outcome outcome = files.side.wait(op);
+                CHECK((may_be(outcome) || outcome.status == Status::no_memory));
+            }
+            failed += failing.any() ? 1 : 0;
+        }
+        const OpRef again = files.run(file, memory, false, {.nbytes = 8192});
+        CHECK(again->status() == Status::ok);
+        CHECK(again->bytes_done() == 8192);
+    }
+    CHECK(failed > 10);
+}
+
 TEST_CASE("out of memory: each transfer that a server is asked for has one result, or has not begun") {
     constexpr size_t kTransfers = 300;
     std::vector<Range> ranges;

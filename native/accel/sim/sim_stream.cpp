@@ -50,7 +50,7 @@ SimStream::SimStream(std::shared_ptr<DeviceState> device)
     const std::string name = "zh-sim" + std::to_string(core_->device->index);
     const std::lock_guard lock(core_->device->streams_mutex);
     core_->device->streams.reserve(core_->device->streams.size() + 1); // nothing may fail once the thread runs
-    const SignalsBlocked blocked; // the new thread inherits the mask
+    const SignalsBlocked blocked;                                      // the new thread inherits the mask
     thread_ = std::make_unique<std::thread>([core = core_] {
         prepare_for_exceptions();
         core->work();

@@ -36,9 +36,9 @@ def open_store(
         ctx: the Context whose memory is read into; it stays open. None: a new one, which is closed with the Store.
         engine: ``"auto"``: io_uring, or threads where the system refuses it (``Store.engine`` tells which);
             ``"threads"``: threads in any case.
-        threads: the most threads that copy between the page cache and memory, that read and write everything where there
-            is no io_uring, and that wait for GPUDirect Storage. They start when they are needed. None: one for each
-            processor, at least 8 and at most 16.
+        threads: the most threads that copy between the page cache and memory, that read and write everything where
+            there is no io_uring, and that wait for GPUDirect Storage. They start when they are needed. None: one for
+            each processor, at least 8 and at most 16.
         staging_bytes: bytes of host memory that bytes to and from GPUs pass through. They are taken when the first such
             transfer begins, and are never more. Full buffers make later transfers wait, and are no error.
         timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the Context's.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Nobody stacks more views than that; objects of ctypes may keep any number of others.
 _MOST: Final = 256
 # The class that all data of ctypes have; ctypes has no public name for it.
-_CTYPES_DATA: Final = ctypes.c_int.__mro__[-2]
+_CTYPES_DATA: Final[Any] = ctypes.c_int.__mro__[-2]
 
 
 def storage_behind(holder: object, address: int, nbytes: int) -> Any | None:

@@ -329,6 +329,11 @@ class Session:
             await self.lanes.begin_messages()
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
+        except MemoryError:
+            self._break_off(
+                PeerLost("out of memory: this process could not open the first lane", fix="post it again"),
+                Reason.OUT_OF_MEMORY,
+            )
 
     def _established(self) -> None:
         self._link.ready = True
