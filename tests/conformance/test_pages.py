@@ -306,9 +306,7 @@ def test_pages_of_more_bytes_than_there_are_addresses(world: World, kind: str) -
     """The sum of their bytes has 64 bits, and does not wrap."""
     there, pages = world.target("numpy", 4096), np.zeros(1 << 20, np.int64)
     memory = world.here.alloc(4096)
+    ends = (memory, there.handle) if kind == "write_pages" else (there.handle, memory)
     with pytest.raises(ValueError, match="2\\*\\*63 bytes or more"):
-        if kind == "write_pages":
-            world.here.write_pages(memory, there.handle, pages, pages, page_bytes=1 << 44)
-        else:
-            world.here.read_pages(there.handle, memory, pages, pages, page_bytes=1 << 44)
+        getattr(world.here, kind)(*ends, pages, pages, page_bytes=1 << 44)
     memory.close()
