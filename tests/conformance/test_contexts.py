@@ -68,6 +68,18 @@ def test_connecting_again_gives_the_same_connection(open_context: OpenContext, p
     assert len(list(first.connections)) == 1
 
 
+@pytest.mark.parametrize("timeout", ["1", -1.0, float("nan"), object()])
+def test_a_time_limit_is_checked_also_where_none_is_needed(open_context: OpenContext, timeout: Any) -> None:
+    first, second = open_context(Options()), open_context(Options())
+    memory, handle = first.alloc(8), second.alloc(8).share("rw")
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="timeout"):
+            first.connect(second.url, timeout=timeout)
+        with pytest.raises((TypeError, ValueError), match="timeout"):
+            first.explain(memory, handle, timeout=timeout)
+        first.write(memory, handle).result(PATIENCE_S)  # connects, and finds the path
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> None:
     """A closed Connection stays closed; a new one takes its place, for both sides."""

@@ -10,6 +10,7 @@ from zerohop._native import NativeError
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core import opening
 from zerohop.core.base.frameworks import check_unpatched
+from zerohop.core.base.peer_text import printable
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.statistics import Statistics
 from zerohop.core.base.uninterrupted import uninterrupted
@@ -225,6 +226,7 @@ class Context(StridedTransfers, NotCopyable):
         """
         core, where = self._core, address.parse(url)
         core.check_open()
+        deadline_ns = core.deadline(timeout)
         existing = core.connected.get(where.context)
         if existing is not None and existing.alive:
             # Another thread may close the Context meanwhile, which clears the table.
@@ -236,7 +238,7 @@ class Context(StridedTransfers, NotCopyable):
             connection: Connection = core.connection_of(link.native_id)
             return connection
 
-        return defer(core, "connect", 0, core.deadline(timeout), work, None)
+        return defer(core, "connect", 0, deadline_ns, work, None)
 
     def accept(self, *, timeout: float | None = None) -> Operation[Connection]:
         """Wait for a peer that connects to this Context by itself; value: its Connection.
@@ -332,11 +334,11 @@ class Context(StridedTransfers, NotCopyable):
             core.close_dropped()
             raise
         if was_open:
-            said = f"<Context {core.name} at {core.url}> was dropped and not closed"
+            said = f"<Context {printable(core.name)} at {core.url}> was dropped and not closed"
             warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)
         if core is None:
             return "<Context, not open>"
-        return f"<Context {core.name} at {core.url}{', closed' if core.closed else ''}>"
+        return f"<Context {printable(core.name)} at {core.url}{', closed' if core.closed else ''}>"

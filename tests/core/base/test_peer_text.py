@@ -50,3 +50,7 @@ def test_the_name_of_a_peer(open_context: OpenContext) -> None:
     context, peer = open_context(Options()), open_context(Options(name="x over rdma, alive> <y\u202e"))
     connection = context.connect(peer.url).result(PATIENCE_S)
     assert "'x over rdma, alive> <y\\u202e'" in repr(connection)
+
+
+def test_the_name_of_a_context_of_ones_own(open_context: OpenContext) -> None:
+    assert repr(open_context(Options(name="a\nb\x1b[31m"))).startswith(r"<Context a\nb\x1b[31m at ")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop._native import Reason, Status
 from zerohop.core.base.deadlines import wait_while_running, wait_with_timeout
 from zerohop.core.base.log import logger
+from zerohop.core.base.peer_text import printable
 from zerohop.core.control import address, handshake
 from zerohop.core.control.dial import open_channel, open_tcp, unless_ended
 from zerohop.core.control.handshake import CONTROL, DUPLICATE, LANE, Refused
@@ -154,7 +155,7 @@ class Peers:
     def _established(self, link: PeerLink) -> None:
         """Note that the first lane for messages of a Connection is up."""
         self._core.young.discard(link)
-        logger.info("%s: connected to %s", self._core.name, link.label)
+        logger.info("%s: connected to %s", printable(self._core.name), link.label)
         if link.peer == self._core.id:
             self._pair(link)
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.log import logger
-from zerohop.core.base.peer_text import quoted
+from zerohop.core.base.peer_text import printable, quoted
 from zerohop.core.peers.peer_core import CLOSES_CONTEXT
 from zerohop.core.peers.releases import unmap
 from zerohop.errors import PEER_LOST, PeerLost, copy_of, from_native
@@ -136,7 +136,7 @@ def _forget(core: PeerCore, link: PeerLink) -> None:
     """Take a lost link out of the tables."""
     core.young.discard(link)
     # The error goes in as text, because a kept log record would keep its traceback alive.
-    logger.info("%s: %s is gone: %s", core.name, link.label, str(link.lost))
+    logger.info("%s: %s is gone: %s", printable(core.name), link.label, str(link.lost))
     if core.connected.get(link.peer) is link:
         del core.connected[link.peer]
     partner = link.partner

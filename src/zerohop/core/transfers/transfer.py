@@ -287,13 +287,14 @@ def explain(core: Core, local: Local, remote: RemoteBuffer, timeout: float | Non
     view = view_of(core, local)
     check_remote(remote)
     core.check_open()
+    deadline_ns = core.deadline(timeout)
     route = ready_route(core, view, remote)
     if route is None:
 
         async def work() -> Route:
             return await find_route(core, view, remote)
 
-        found: Operation[Route] = defer(core, "explain", 0, core.deadline(timeout), work, view)
+        found: Operation[Route] = defer(core, "explain", 0, deadline_ns, work, view)
         route = found.result()
     return route.explanation
 
