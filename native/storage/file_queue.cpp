@@ -82,7 +82,8 @@ Outcome FileQueue::post(Ends ends, std::span<const Range> ranges, std::shared_pt
     return {};
 }
 
-// Leaves transfers to the thread that polls: it may look at many files, and its caller is not to wait for that.
+// Leaves transfers to the thread that polls next. The lock's holder may be looking at many files, and a caller who
+// begins a transfer is not to wait for that.
 Outcome FileQueue::leave(std::shared_ptr<Batch> batch) {
     {
         const std::lock_guard lock(left_lock_);
