@@ -147,19 +147,23 @@ void FileQueue::copy(size_t number, bool to_device) {
     const Place& memory = piece.batch->memory;
     const uint64_t device = address_of(piece) + piece.carried;
     const auto host = reinterpret_cast<uint64_t>(piece.at) + piece.carried;
-    Outcome why;
-    accel::Stream* const stream = engine_.accelerators().stream(
-        memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
-        1 + static_cast<unsigned>(number % kStreams), why);
-    if (stream == nullptr) {
-        return fail_piece(number, why, 0);
-    }
     const accel::CopySegment segment{to_device ? device : host, to_device ? host : device,
                                      (to_device ? piece.done : piece.nbytes) - piece.carried};
+    Outcome why;
+    accel::Stream* stream = nullptr;
     try {
-        piece.copy = stream->copy({&segment, 1});
+        stream = engine_.accelerators().stream(
+            memory.device, to_device ? Accelerators::Direction::inbound : Accelerators::Direction::outbound,
+            1 + static_cast<unsigned>(number % kStreams), why);
+        if (stream != nullptr) {
+            piece.copy = stream->copy({&segment, 1});
+        }
     } catch (const std::bad_alloc&) {
-        return fail_piece(number, {Status::no_memory, Reason::out_of_memory}, 0);
+        stream = nullptr;
+        why = {Status::no_memory, Reason::out_of_memory};
+    }
+    if (stream == nullptr) {
+        return fail_piece(number, why, 0);
     }
     copying_.push_back({number, stream});
     copies_.fetch_add(1, std::memory_order_release);

@@ -185,7 +185,7 @@ bool FileQueue::look() {
     std::array<Result, kResults> results;
     while (const size_t found = io_.reap(results)) {
         for (size_t i = 0; i < found; ++i) {
-            pieces_[results[i].number].carrier == nullptr ? take_result(results[i]) : take_from_carrier(results[i]);
+            take_from_system(results[i]);
         }
         moved = true;
     }
@@ -196,6 +196,18 @@ bool FileQueue::look() {
         issue();
     }
     return moved;
+}
+
+// A result comes once: a lack of memory fails the piece, or its operation would wait for ever.
+void FileQueue::take_from_system(const Result& result) {
+    const Piece& piece = pieces_[result.number];
+    try {
+        piece.carrier == nullptr ? take_result(result) : take_from_carrier(result);
+    } catch (const std::bad_alloc&) {
+        if (piece.batch) { // else it has ended
+            fail_piece(result.number, {Status::no_memory, Reason::out_of_memory}, 0);
+        }
+    }
 }
 
 Backlog FileQueue::backlog() const {

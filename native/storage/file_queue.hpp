@@ -162,6 +162,7 @@ private:
     [[nodiscard]] bool issue_first(std::deque<std::shared_ptr<Batch>>& waiting);
     [[nodiscard]] bool begin_piece(const std::shared_ptr<Batch>& batch, Transfer& transfer, size_t index);
     void add_job(size_t number);
+    void take_from_system(const Result& result);
     void take_result(const Result& result);
     void copy(size_t number, bool to_device);
     [[nodiscard]] bool look_at_copies();

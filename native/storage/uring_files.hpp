@@ -7,6 +7,7 @@
 #include <liburing.h>
 #include <memory>
 #include <mutex>
+#include <sys/resource.h>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,13 @@ namespace zerohop::storage {
 class FileTable {
 public:
     explicit FileTable(io_uring& ring) : ring_(ring) {
+        rlimit descriptors{};
+        // The system takes no larger table, and liburing would raise the limit of the process.
+        if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0 || descriptors.rlim_cur < kFiles) {
+            return;
+        }
         if (io_uring_register_files_sparse(&ring_, kFiles) != 0) {
-            return; // before Linux 5.19, or where the process may have fewer descriptors
+            return; // before Linux 5.19
         }
         for (int i = kFiles; i-- > 0;) {
             free_.push_back(i);

@@ -282,16 +282,19 @@ def test_more_descriptors_than_pieces(part: int) -> None:
     run(test)
 
 
-def test_whatever_fails_here_reaches_the_operation() -> None:
+@pytest.mark.parametrize(
+    ("failure", "told"), [(MemoryError(), zh.RegistrationFailed), (RuntimeError("odd"), RuntimeError)]
+)
+def test_whatever_fails_here_reaches_the_operation(failure: Exception, told: type[Exception]) -> None:
     """Also what nobody has thought of: nobody waits for ever, and the next use asks anew."""
 
     async def test(owner: Owner) -> None:
         asking = await owner.asked(SHARE, OTHER)
-        owner.engine.error = MemoryError()
+        owner.engine.error = failure
         owner.begin(1, more=False)
         await owner.answer(1, 1)
         for each in asking:
-            with pytest.raises(MemoryError):
+            with pytest.raises(told):
                 await each
         owner.engine.error = None
         (again,) = await owner.asked()

@@ -293,16 +293,19 @@ class Imports:
                 allocation = await self.allocations.take(answer.allocation)
                 if allocation is None:
                     if want.asked == _MAX_ASKED:
-                        raise ProtocolError("malformed: a share of memory that never came", peer=link.peer)
+                        never = ProtocolError("malformed: a share of memory that never came", peer=link.peer)
+                        raise never  # noqa: TRY301 - the clause below gives back what was taken for every error
                     self.releases.asking(key)
                     self._core.control.start(self._ask_again, want, way, answer.allocation)
                     return False
                 imported = self._part_of(allocation, share, provider, answer)
-        except (NativeError, ZerohopError, MemoryError) as error:
+        except Exception as error:  # whatever it is: what was taken goes back, or no later use could take it
             self.releases.owed.add(key)
             self.releases.drop_unused(answer.allocation)
             if isinstance(error, MemoryError):
                 raise out_of_memory(error) from None
+            if not isinstance(error, (NativeError, ZerohopError)):
+                raise
             if isinstance(error, ZerohopError):
                 raise copy_of(error) from None
             status, reason, text = error.args
