@@ -61,7 +61,7 @@ public:
     FixedFile& operator=(const FixedFile&) = delete;
     [[nodiscard]] int number(bool past_cache) const { return past_cache ? direct_ : cached_; }
 
-protected:
+private:
     const int cached_;
     const int direct_;
 };
@@ -94,8 +94,8 @@ public:
     [[nodiscard]] uint64_t identity() const { return identity_; }
 
 private:
-    static inline std::atomic<uint64_t> made_{0};
-    const uint64_t identity_ = 1 + made_.fetch_add(1, std::memory_order_relaxed);
+    static inline std::atomic<uint64_t> made{0};
+    const uint64_t identity_ = 1 + made.fetch_add(1, std::memory_order_relaxed);
 };
 
 // The depth with which Stores open io_uring. The memory that it takes grows with it, and may be more than a user may

@@ -165,7 +165,7 @@ void FileQueue::copy(size_t number, bool to_device) {
     if (stream == nullptr) {
         return fail_piece(number, why, 0);
     }
-    copying_.push_back({number, stream});
+    copying_.emplace_back(number, stream);
     copies_.fetch_add(1, std::memory_order_release);
 }
 

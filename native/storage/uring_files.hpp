@@ -72,8 +72,8 @@ public:
     FileInTable(std::shared_ptr<FileTable> table, int cached, int direct)
         : FixedFile(cached, direct), table_(std::move(table)) {}
     ~FileInTable() override {
-        table_->give(cached_);
-        table_->give(direct_);
+        table_->give(number(false));
+        table_->give(number(true));
     }
 
 private:
