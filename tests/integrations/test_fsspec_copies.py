@@ -153,7 +153,7 @@ def test_a_file_is_opened_when_it_is_asked_for(system: Any) -> None:
 
 
 def test_touch(system: Any, tmp_path: Path) -> None:
-    """What is there has its times set, as in fsspec's own file system of this machine; folders, too."""
+    """A file or folder that is there gets its times set, as in fsspec's own file system of this machine."""
     from fsspec.implementations.local import LocalFileSystem
 
     of_this_machine: Any = LocalFileSystem

@@ -30,7 +30,8 @@ size_t tasks_named(const std::string& name) {
 
 TEST_CASE("files: any offset and size, both ways, host and device") {
     for (auto& io : backends()) {
-        CAPTURE(io->name());
+        const std::string backend = io->name();
+        CAPTURE(backend);
         const Files files(std::move(io));
         for (const int device : {kHostDevice, kSimDevice}) {
             CAPTURE(device);
@@ -110,7 +111,8 @@ TEST_CASE("files: past the page cache, where that can be") {
 
 TEST_CASE("files: what must go past the page cache and cannot moves no byte") {
     for (auto& io : backends()) {
-        CAPTURE(io->name());
+        const std::string backend = io->name();
+        CAPTURE(backend);
         const Files files(std::move(io));
         const auto memory = files.side.alloc(4 * kPieceBytes);
         const Bytes there = pattern(3 * kPieceBytes + 4096, 5);
@@ -249,7 +251,8 @@ TEST_CASE("files: threads post at once, and the queue is closed meanwhile") {
     constexpr uint64_t kPage = 4096;
     for (const bool closes : {false, true}) {
         for (auto& io : backends()) {
-            CAPTURE(io->name());
+            const std::string backend = io->name();
+            CAPTURE(backend);
             const Files files(std::move(io));
             const Bytes there = pattern(kThreads * kEach * kPage, 11);
             const TestFile file(there);
@@ -427,80 +430,4 @@ TEST_CASE("files: memory keeps its bytes, and those that are written meanwhile, 
     std::memcpy(expected.data() + kHuge, &counted, sizeof counted);
     CHECK(same_bytes(files.side.get(*memory), expected));
     CHECK(memory->pins() == 0);
-}
-
-TEST_CASE("files: a caller does not wait for the thread that looks at other files") {
-    auto made = std::make_unique<PlayedIo>();
-    PlayedIo& io = *made;
-    std::atomic<bool> looks{false};
-    std::atomic<bool> go_on{true};
-    io.before_reap = [&] {
-        looks.store(true);
-        looks.notify_all();
-        go_on.wait(false);
-    };
-    const Files files(std::move(made));
-    const TestFile file(Bytes(8192, 1));
-    const auto memory = files.side.alloc(8192);
-    const OpRef first = files.start(file, memory, false, {{.nbytes = 100}});
-    go_on.store(false);
-    looks.store(false);
-    std::thread other([&] { let_poll(files); });
-    looks.wait(false);
-    const OpRef second =
-        files.start(file, memory, false, {{.nbytes = 200}}); // returns although the other holds the queue
-    CHECK(io.added().size() == 1);
-    SUBCASE("it goes on") {
-        go_on.store(true);
-        go_on.notify_all();
-        other.join();
-        CHECK(eventually([&] { return io.added().size() == 2; }));
-        for (const Job& job : io.added()) {
-            io.end(job, static_cast<int32_t>(job.nbytes));
-        }
-        CHECK(files.side.wait(second).ok());
-        CHECK(second->bytes_done() == 200);
-    }
-    SUBCASE("the queue is closed meanwhile") {
-        go_on.store(true);
-        go_on.notify_all();
-        other.join();
-        files.side.engine->close_work(files.queue, {Status::closed, Reason::owner_closed});
-        for (const Job& job : io.added()) {
-            io.end(job, static_cast<int32_t>(job.nbytes));
-        }
-        const Outcome outcome = files.side.wait(second);
-        CHECK((outcome.ok() || outcome == Outcome{Status::closed, Reason::owner_closed}));
-    }
-    CHECK(files.side.wait(first).ok());
-}
-
-TEST_CASE("files: many threads post at once, and the queue is closed under them") {
-    for (auto& io : backends()) {
-        const Files files(std::move(io));
-        const Bytes there = pattern(8192, 3);
-        const TestFile file(there);
-        const auto memory = files.side.alloc(8192 * 4);
-        std::array<std::vector<OpRef>, 4> begun;
-        std::vector<std::thread> threads;
-        for (size_t which = 0; which < begun.size(); ++which) {
-            threads.emplace_back([&, which] {
-                for (int i = 0; i < 200; ++i) {
-                    begun[which].push_back(
-                        files.start(file, memory, false, {{.memory_offset = 8192 * which, .nbytes = 8192}}));
-                }
-            });
-        }
-        for (std::thread& each : threads) {
-            each.join();
-        }
-        files.side.engine->close_work(files.queue, {Status::closed, Reason::owner_closed});
-        for (const auto& of_one : begun) {
-            for (const OpRef& op : of_one) {
-                const Outcome outcome = files.side.wait(op);
-                CHECK((outcome.ok() || outcome == Outcome{Status::closed, Reason::owner_closed}));
-                CHECK((!outcome.ok() || op->bytes_done() == 8192));
-            }
-        }
-    }
 }

@@ -26,7 +26,8 @@ private:
 
 TEST_CASE("files served: every byte, both ways") {
     for (auto& io : backends()) {
-        CAPTURE(io->name());
+        const std::string backend = io->name();
+        CAPTURE(backend);
         Served served(std::move(io));
         const Bytes there = pattern(kFileBytes, 3);
         const TestFile file(there);

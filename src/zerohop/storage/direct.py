@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The numbers of `Obstacle` in native/storage/open_file.hpp.
 _FILE, _DEVICE, _OFFSET, _LENGTH, _MEMORY, _END = range(1, 7)
-# What cuFile's ranges are multiples of (native/storage/gpudirect.hpp).
+# cuFile takes ranges whose numbers are multiples of this (native/storage/gpudirect.hpp).
 _GPU: Final = Alignment(4096, 4096)
 _FORBIDS: Final = 'require="direct" forbids'
 _DROP: Final = 'or open the store without require="direct"'

@@ -94,3 +94,6 @@ def check_ranges(offsets: Any, at: Any, lengths: Any, nbytes: int, userdata: Any
         raise ValueError(f"a range does not lie within the {nbytes} bytes of the memory")
     if bool(((offsets < 0) | (offsets > MOST_BYTES - lengths)).any()):
         raise ValueError("an offset in the file is negative, or too large")
+    # A sum of 64-bit numbers would wrap.
+    if len(lengths) and int(lengths.max()) > MOST_BYTES // len(lengths) and sum(lengths.tolist()) > MOST_BYTES:
+        raise ValueError("the ranges are 2**63 bytes or more together: pass fewer")

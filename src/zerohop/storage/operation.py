@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zerohop._native import Endpoint, Moved, Op
 
 
-# Of bytes that do not go by GPUDirect Storage although the file does.
+# This is said of bytes that do not go by GPUDirect Storage although their file does.
 _NOT_ALL = (
     "it takes what goes past the page cache, in multiples of 4096 bytes at such offsets and addresses, and what cuFile "
     "does not refuse"

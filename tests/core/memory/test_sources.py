@@ -16,7 +16,7 @@ import pytest
 
 import zerohop as zh
 from zerohop._native import BlockWatch
-from zerohop.core.memory import sources, torch_tensors
+from zerohop.core.memory import holders, sources, torch_tensors
 from zerohop.core.memory.layouts import ROWS
 from zerohop.core.memory.source import Source
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
@@ -416,3 +416,14 @@ def test_addresses_that_no_user_space_has(address: int) -> None:
     """The processor names no address in the fault that a touch of them gives."""
     with pytest.raises(ValueError, match="no memory has address"):
         sources.read((address, 4096, "host"))
+
+
+def test_an_exporter_is_not_asked_for_all_its_bytes() -> None:
+    """Images have a property of this name that copies them."""
+
+    class Image:
+        @property
+        def __array_interface__(self) -> object:
+            raise AssertionError("it was asked")
+
+    assert holders.storage_behind(Image(), 0, 0) is None

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <unistd.h>
 
-// Of fake_cuda.
+// fake_cuda defines these.
 extern "C" int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void* stream);
 extern "C" int cuStreamCreate(void** stream, unsigned flags);
 extern "C" int cuStreamSynchronize(void* stream);

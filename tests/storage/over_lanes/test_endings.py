@@ -1,4 +1,4 @@
-"""What is asked for over the lane when something ends: memory, files, Stores, the server, a client."""
+"""Transfers that a server is asked for over the lane when memory, files, Stores, the server or a client end."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_flush_waits_for_a_ring_that_was_closed(store: RemoteStore, tmp_path: 
 
 
 def test_a_server_that_is_closed(store: RemoteStore, server: storage.Server, tmp_path: Path) -> None:
-    """What is under way ends as usual or with PeerLost and what to do; what comes later, with PeerLost."""
+    """Transfers under way end as usual, or with PeerLost and a fix; later ones end with PeerLost."""
     (tmp_path / "data").write_bytes(bytes(64 * MIB))
     memory = known(store, store.context.alloc(64 * MIB))
     file = store.open("data").result(PATIENCE_S)

@@ -12,7 +12,7 @@ from zerohop.core.memory import torch_tensors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Nobody stacks more views than that; objects of ctypes may keep any number of others.
+# Views are not stacked so deep; objects of ctypes may keep any number of others.
 _MOST: Final = 256
 # The class that all data of ctypes have; ctypes has no public name for it.
 _CTYPES_DATA: Final[Any] = ctypes.c_int.__mro__[-2]
@@ -56,5 +56,6 @@ def _held_by(holder: Any) -> Iterator[object]:
         yield from (each for each in kept if each is not None)
     elif isinstance(holder, dict):  # what an object of ctypes keeps
         yield from holder.values()
-    elif hasattr(holder, "__array_interface__"):  # what NumPy's as_strided puts between two arrays
+    elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
+        # Of other classes it is a property, which may copy all bytes.
         yield getattr(holder, "base", None)

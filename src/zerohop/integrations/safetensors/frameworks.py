@@ -25,8 +25,9 @@ _NUMPY: Final = ("numpy", "np")
 # Copies from which one kernel for all takes less time than the GPU's copies one by one, each of some 5 µs: the first
 # call loads it, which took 16 ms.
 _WORTH_A_KERNEL: Final = 512
-# What torch rounds the bytes of a tensor to on a GPU, and bytes from which a block of its own is worth while.
+# torch rounds the bytes of a tensor on a GPU up to a multiple of this.
 _GRAIN: Final = 512
+# torch cuts smaller sums of tensors out of blocks that it has in any case.
 _WORTH_A_BLOCK: Final = 20 << 20
 
 
