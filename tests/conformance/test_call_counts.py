@@ -50,7 +50,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "register and close": (17, 0),
     "register again": (9, 0),
     "share": (14, 0),
-    "connect again": (26, 1),
+    "connect again": (27, 1),
     "Transport.write with notify": (14, 2),
     "Transport.write of an array": (11, 0),
     "Transport.read": (3, 0),

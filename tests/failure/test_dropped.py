@@ -17,6 +17,8 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.world import Target
+from zerohop._native import NativeError, Reason, Status
+from zerohop.core.transfers import message_lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +134,20 @@ def test_a_failure_that_nobody_saw(peer: Peer, stopped: Stopped, kind: str) -> N
     assert f"a {kind} failed, and nobody has seen it: " in str(warned.message)
     assert peer.identity.id[:12] in str(warned.message)
     assert warned.filename == HERE
+
+
+def test_a_flush_that_finds_its_lane_down(monkeypatch: pytest.MonkeyPatch, peer: Peer, stopped: Stopped) -> None:
+    """The native side has noticed the loss of the peer, and the control thread has not."""
+    context, _, _ = stopped
+
+    async def refused(*_: object) -> int:
+        raise NativeError(Status.PEER_LOST.value, Reason.STREAM_CLOSED.value, "")
+
+    monkeypatch.setattr(message_lane, "defer_post", refused)
+    with pytest.raises(zh.PeerLost) as caught:
+        context.flush().result(PATIENCE_S)
+    assert caught.value.peer == peer.identity.id
+    assert caught.value.operation == "flush"
 
 
 @pytest.mark.parametrize("see", ["result", "exception", "explain", "wait_all"])

@@ -54,6 +54,19 @@ TcpEndpoint::~TcpEndpoint() {
     }
 }
 
+// All are held before one ends. The peer ends the whole lane once it sees one of its sockets close, and a flow that its
+// thread still looked at would take that for the loss of the peer.
+void TcpEndpoint::end(std::span<const std::shared_ptr<Flow>> flows, Outcome outcome) {
+    std::vector<std::unique_lock<std::mutex>> held;
+    held.reserve(flows.size()); // without memory nothing has changed
+    for (const auto& flow : flows) {
+        held.push_back(flow->hold());
+    }
+    for (const auto& flow : flows) {
+        flow->end(outcome);
+    }
+}
+
 void TcpEndpoint::connect(const Address& remote) {
     if (remote.fds.empty()) {
         throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs a connected socket");
@@ -72,9 +85,7 @@ void TcpEndpoint::connect(const Address& remote) {
         }
         start(make_stream(remote.fds[0], host(), remote.bytes));
     } catch (...) { // the lane was closed meanwhile, or is to be given up
-        for (const auto& flow : flows_) {
-            flow->end({Status::closed, Reason::lane_closed});
-        }
+        end(flows_, {Status::closed, Reason::lane_closed});
         throw;
     }
 }
@@ -187,9 +198,7 @@ void TcpEndpoint::tick(uint64_t now) {
 }
 
 void TcpEndpoint::close(Outcome outcome) {
-    for (const auto& flow : flows()) {
-        flow->end(outcome);
-    }
+    end(flows(), outcome);
     FramedEndpoint::close(outcome);
 }
 

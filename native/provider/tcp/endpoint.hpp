@@ -42,6 +42,7 @@ private:
     [[nodiscard]] size_t parts_of(const Request& request) const;
     Posted post_split(const Request& request, size_t parts);
     void end_split(const Split& split);
+    static void end(std::span<const std::shared_ptr<Flow>> flows, Outcome outcome);
 
     std::vector<std::shared_ptr<Flow>> flows_; // complete before the lane is started
     std::mutex splitting_;

@@ -97,7 +97,6 @@ void Flow::settle_down() {
 }
 
 void Flow::end(Outcome outcome) {
-    const std::lock_guard lock(polling_);
     // Bytes that the peer sent before it went still count.
     for (int slice = 0; slice < kLastSlices && outcome.status != Status::closed && poll_frames(); ++slice) {
     }

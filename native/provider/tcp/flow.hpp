@@ -28,7 +28,9 @@ public:
     // The following wait until the bulk thread has moved the piece that it is at.
     // Returns once no piece moves that began before, and every post that began before has returned.
     void settle_down();
-    // Takes what the peer has sent by now, and ends the flow.
+    // Keeps the flow as it is for as long as the lock lives.
+    [[nodiscard]] std::unique_lock<std::mutex> hold() const { return std::unique_lock(polling_); }
+    // Takes what the peer has sent by now, and ends the flow. The caller holds it.
     void end(Outcome outcome);
     // Returns what idle() does.
     [[nodiscard]] bool has_nothing() const;

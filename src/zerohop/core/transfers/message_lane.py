@@ -129,7 +129,7 @@ async def flush_lanes(core: Core, link: PeerLink, deadline_ns: int) -> None:
             )
         except NativeError as error:
             if not lane_was_reset(error):
-                raise
+                raise lane_error(link, error, "", lane.provider) from None
         except ZerohopError as error:
             error.peer, error.provider = error.peer or link.peer, error.provider or lane.provider
             raise
