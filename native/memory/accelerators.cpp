@@ -18,14 +18,18 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
     if (nbytes == 0) {
         return; // drivers refuse a range without bytes, and a copy of none touches nothing
     }
-    drivers_.reserve(drivers.size()); // what a driver has registered is always noted
-    for (const auto& driver : drivers) {
-        const Outcome outcome = driver->register_host(address, nbytes, writable);
-        if (!outcome.ok()) {
-            unregister();
-            throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");
+    drivers_.reserve(drivers.size()); // so that no registration is lost for lack of memory to note it
+    try {
+        for (const auto& driver : drivers) {
+            const Outcome outcome = driver->register_host(address, nbytes, writable);
+            if (!outcome.ok()) {
+                throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");
+            }
+            drivers_.push_back(driver);
         }
-        drivers_.push_back(driver);
+    } catch (...) { // also of a driver that finds no memory
+        unregister();
+        throw;
     }
 }
 
@@ -38,13 +42,18 @@ void HostRegistration::unregister() {
 }
 
 void Accelerators::open() {
+    // Kept only once all are there: a call that finds no memory is made again from the beginning.
+    decltype(devices_) devices;
+    decltype(places_) places;
     for (const auto& driver : drivers_) {
         int index = 0;
         for (auto& device : driver->devices()) {
-            devices_.push_back(std::move(device));
-            places_.emplace_back(driver, index++);
+            devices.push_back(std::move(device));
+            places.emplace_back(driver, index++);
         }
     }
+    devices_.swap(devices);
+    places_.swap(places);
 }
 
 const std::vector<std::shared_ptr<accel::Device>>& Accelerators::devices() {

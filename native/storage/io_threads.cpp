@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <pthread.h>
 #include <sys/uio.h>
 #include <system_error>
@@ -86,6 +87,8 @@ public:
             }
         } catch (const std::system_error&) {
             return true; // those that there are do it all
+        } catch (const std::bad_alloc&) {
+            return true; // the same: the jobs are theirs already
         }
         return true;
     }

@@ -1,9 +1,13 @@
 // Tests allocations that fail on the engine's own threads: operations end, lanes may, and the process goes on. And
 // what a peer can make this process keep.
+#include "accel/idle_calls.hpp"
+#include "memory/staging.hpp"
 #include "raw_peer.hpp"
 #include "served_fixture.hpp"
+#include "storage/staging_blocks.hpp"
 
 #include <cstdlib>
+#include <functional>
 #include <new>
 
 using namespace zerohop;
@@ -243,4 +247,109 @@ TEST_CASE("out of memory: each transfer that a server is asked for has one resul
         }
     }
     CHECK(failed > 20);
+}
+
+namespace {
+
+// Calls `attempt` on another thread, where allocation number `after` fails; returns whether one has failed.
+bool failing_at(int64_t after, const std::function<void()>& attempt) {
+    const Failing failing(after, 1);
+    std::thread([&] {
+        try {
+            attempt();
+        } catch (const std::bad_alloc&) { // the caller of what is tested would hear of it
+        }
+    }).join();
+    return failing.any();
+}
+
+} // namespace
+
+TEST_CASE("out of memory: buffers between a lane and a device are made as a whole, or the next attempt makes them") {
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        Side side(1);
+        side.engine->accelerators().devices();
+        const auto pool = std::make_shared<StagingPool>(side.engine->accelerators());
+        Outcome why;
+        bool first = false;
+        any = failing_at(after, [&] { first = static_cast<bool>(pool->try_acquire(why)); });
+        CHECK(first == why.ok()); // no buffer without a reason would be waited for
+        CHECK((why.ok() || why == kLocalNoStaging));
+        std::vector<StagingBuffer> buffers;
+        Outcome none;
+        while (StagingBuffer buffer = pool->try_acquire(none)) {
+            buffers.push_back(std::move(buffer));
+        }
+        CHECK(buffers.size() == kStagingBuffers);
+        CHECK(none.ok());
+    }
+    CHECK(after > 3);
+}
+
+TEST_CASE("out of memory: buffers between files and devices are made as a whole, or the next attempt makes them") {
+    constexpr size_t kBlocks = 5;
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        Side side(1);
+        side.engine->accelerators().devices();
+        storage::StagingBlocks blocks(side.engine->accelerators(), kBlocks << 16, 1 << 16);
+        Outcome why;
+        bool first = false;
+        any = failing_at(after, [&] { first = static_cast<bool>(blocks.try_acquire(why)); });
+        CHECK(first == why.ok());
+        std::vector<storage::StagingBlocks::Block> taken;
+        Outcome none;
+        while (storage::StagingBlocks::Block block = blocks.try_acquire(none)) {
+            taken.push_back(std::move(block));
+        }
+        CHECK(taken.size() == kBlocks);
+        CHECK(none.ok());
+    }
+    CHECK(after > 3);
+}
+
+TEST_CASE("out of memory: a device's stream is made as a whole, or not at all") {
+    Side side(1);
+    const auto device = side.engine->accelerators().devices().at(0);
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        std::unique_ptr<accel::Stream> stream;
+        Outcome why;
+        any = failing_at(after, [&] { stream = device->stream(why); });
+        CHECK((stream != nullptr) == why.ok());
+        stream.reset();
+        CHECK(device->mark() != nullptr); // asks each stream of the device, and none of those is gone
+    }
+    CHECK(after > 3);
+}
+
+TEST_CASE("out of memory: devices are found as a whole, or the next attempt finds them") {
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        Side side(3);
+        any = failing_at(after, [&] { side.engine->accelerators().devices(); });
+        CHECK(side.engine->accelerators().devices().size() == 3);
+    }
+    CHECK(after > 2);
+}
+
+TEST_CASE("out of memory: a call for an idle device that finds no memory for its thread is made later") {
+    auto& calls = accel::IdleCalls::of_process();
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        calls.wait(calls.last());
+        accel::IdleCalls::Hold hold;
+        std::atomic<bool> called{false};
+        const uint64_t number = calls.later([&] { called = true; });
+        any = failing_at(after, [&] { hold.end(); }); // a destructor calls it: it throws nothing
+        calls.wait(number);
+        CHECK(called);
+    }
+    CHECK(after > 1);
 }

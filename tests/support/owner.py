@@ -81,8 +81,17 @@ class Owner:
 
         control = SimpleNamespace(run_in_thread=run_in_thread, start=start, loop=loop)
         core: Any = SimpleNamespace(engine=self.engine, control=control)
+        # Errors that would have lost a real link.
+        self.steps_failed: list[BaseException] = []
         link: Any = SimpleNamespace(
-            peer="owner", imports=OrderedDict(), allocations={}, unreachable=Backoff(), lost=None, closing=None
+            peer="owner",
+            imports=OrderedDict(),
+            allocations={},
+            unreachable=Backoff(),
+            lost=None,
+            closing=None,
+            start=start,
+            step_failed=self.steps_failed.append,
         )
         self.link = link
         channel: Any = SimpleNamespace(post=self.sent.append)

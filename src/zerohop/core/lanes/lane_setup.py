@@ -321,7 +321,7 @@ class LaneSetup:
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
         """Run a lane's work as a task; only the operations that wait for the lane limit its time."""
-        lane.task = self._core.control.start(self._guarded, lane, work, argument)
+        lane.task = self._link.start(self._guarded, lane, work, argument)
 
     async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
         peer = self._link.peer

@@ -232,8 +232,14 @@ class Lanes(LaneTable):
         task = self._tasks.get(key)
         if task is None or task.done():
             task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
-            task.add_done_callback(retrieve)
+            task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        """Lose the link if a task ended with an error, mostly lack of memory, that its opening does not handle."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ZerohopError | NativeError):
+            self._link.step_failed(error)
 
     async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]], *, limit: float | None) -> None:
         await wait_shared(self._start_shared(key, work), self._link, limit)
@@ -338,7 +344,7 @@ class Lanes(LaneTable):
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
-        task.add_done_callback(retrieve)
+        task.add_done_callback(self._task_ended)
         if current and self.initiator:
             self._start_shared(_MESSAGES, self._replace)
 

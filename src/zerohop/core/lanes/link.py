@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Hashable
+    from collections.abc import Callable, Coroutine, Hashable
 
     from zerohop._native import Endpoint, Engine
     from zerohop.core.control.wire import Nic
@@ -41,7 +42,7 @@ class LanePath(NamedTuple):
         return None
 
 
-class Link:
+class Link(ABC):
     """Holds the state of the connection to one peer Context. Changed on the control thread; any thread reads it.
 
     Attributes:
@@ -172,6 +173,14 @@ class Link:
             self.check_alive()
             raise NativeError(Status.WOULD_BLOCK.value, LANE_RESET, "")
         return lane.endpoint
+
+    def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
+        """Run a task of this link on the control thread; an error that it does not handle loses the link."""
+        return self.core.control.start(work, *args, failed=self.step_failed)
+
+    @abstractmethod
+    def step_failed(self, error: BaseException) -> None:
+        """Lose the link, because an error, mostly lack of memory, has cut short what somebody may wait for."""
 
     def lane_of(self, provider: str) -> Lane | None:
         """Return the lane of a provider that is up; None if there is none."""

@@ -111,8 +111,9 @@ class Allocations:
         if number in self._arrived:
             allocation = await asyncio.shield(self._arrived[number][1])
             # Another answer may have taken it meanwhile.
-            if self._arrived.pop(number, None) is not None:
-                self._link.allocations[number] = allocation
+            if number in self._arrived:
+                self._link.allocations[number] = allocation  # first, so that lack of memory leaves it in one of both
+                del self._arrived[number]
             return allocation
         found = self._link.allocations.get(number)
         # One without users is being given back, which its owner does not know yet.
@@ -160,9 +161,9 @@ class Allocations:
                 future.set_result(Allocation(message.number, SHM, mapping))
             else:
                 # The thread needs copies of its own, because the caller closes these.
-                task = self._core.control.start(self._import, message, copies_of(fds), future)
+                task = self._link.start(self._import, message, copies_of(fds), future)
                 task.add_done_callback(lambda _: future.cancel())
-        except (NativeError, ZerohopError) as error:
+        except (NativeError, ZerohopError, MemoryError) as error:
             future.set_exception(error)
         except OSError:
             future.set_exception(from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value))

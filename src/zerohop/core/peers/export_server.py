@@ -80,7 +80,7 @@ class Exports:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
             # This is a task of its own, because pinning pages and exporting memory take long, and a peer that reads
             # slowly is given nothing more until it has read what it has: messages that wait keep descriptors open.
-            task = self._core.control.start(self._give, request)
+            task = self._link.start(self._give, request)
             self._reaching.add(task)
             task.add_done_callback(self._reaching.discard)
         else:

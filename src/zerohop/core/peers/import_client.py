@@ -122,7 +122,11 @@ class Imports:
         if future is None or future.done():
             future = self._importing[key] = asyncio.get_running_loop().create_future()
             future.add_done_callback(functools.partial(self._import_ended, key))
-            self._ask(_Want(share, future), (provider, rails))
+            try:
+                self._ask(_Want(share, future), (provider, rails))
+            except MemoryError as error:  # others may wait for the future, and the owner for Released
+                self._link.step_failed(error)
+                raise
         return future
 
     def leaving(self, share: Share, provider: str) -> asyncio.Future[None] | None:
@@ -203,7 +207,7 @@ class Imports:
         elif old is not None:
             self.releases.release((provider, share_id), old)
         if (provider, share_id) in self.releases.leaving:
-            self._core.control.start(self._ask_after_release, want, way)
+            self._link.start(self._ask_after_release, want, way)
         else:
             self._ask_soon(want, way)
 
@@ -219,7 +223,7 @@ class Imports:
         self.releases.asking((way[0], want.share.share_id))
         self._wanted.setdefault(way, deque()).append(want)
         if way not in self._asking_tasks:
-            self._asking_tasks[way] = self._core.control.start(self._ask_owner, way)
+            self._asking_tasks[way] = self._link.start(self._ask_owner, way)
 
     async def _ask_owner(self, way: _Way) -> None:
         """Ask for the shares that are wanted, in one request after the other, until none is left."""
@@ -241,15 +245,22 @@ class Imports:
                         if await self._accept(want, way, answer) and not want.done.done():
                             want.done.set_result(None)
                     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting operations must get it
-                        _fail(want, error)
+                        self._failed([want], error)
             except Exception as error:  # noqa: BLE001 - such as this side leaving: the same for all of them
-                for want in batch:
-                    _fail(want, error)
+                self._failed(batch, error)
             finally:
                 for want in batch:
                     self.releases.asked((way[0], want.share.share_id))
                 for number, future in self.allocations.unclaimed(way[0]):
                     future.add_done_callback(functools.partial(self.releases.drop_unclaimed, number))
+
+    def _failed(self, wants: list[_Want], error: Exception) -> None:
+        """Let operations that wait for shares fail; lose the link if the error may have left an import half made."""
+        for want in wants:
+            if not want.done.done():
+                want.done.set_exception(copy_of(error) if isinstance(error, ZerohopError) else error)
+        if not isinstance(error, ZerohopError):
+            self._link.step_failed(error)
 
     async def _ask_again(self, want: _Want, way: _Way, number: int) -> None:
         """Ask for a share once more, because its owner did not know yet that its allocation was given back here."""
@@ -296,7 +307,7 @@ class Imports:
                         never = ProtocolError("malformed: a share of memory that never came", peer=link.peer)
                         raise never  # noqa: TRY301 - the clause below gives back what was taken for every error
                     self.releases.asking(key)
-                    self._core.control.start(self._ask_again, want, way, answer.allocation)
+                    self._link.start(self._ask_again, want, way, answer.allocation)
                     return False
                 imported = self._part_of(allocation, share, provider, answer)
         except Exception as error:  # whatever it is: what was taken goes back, or no later use could take it
@@ -345,8 +356,3 @@ class Imports:
                 link.imports.move_to_end(key)
             else:
                 self.releases.release(key, link.imports.pop(key))
-
-
-def _fail(want: _Want, error: Exception) -> None:
-    if not want.done.done():
-        want.done.set_exception(copy_of(error) if isinstance(error, ZerohopError) else error)

@@ -83,7 +83,7 @@ class EngineEvents:
         if session is None or not session.unread():
             lose()
         elif link not in self.ending:
-            self.ending[link] = self._core.control.start(work)
+            self.ending[link] = link.start(work)
 
     def _port_changed(self, number: int) -> None:
         """Use a port again that came up, or give up the idle lanes of one that went down.

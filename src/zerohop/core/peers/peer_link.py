@@ -56,6 +56,9 @@ class Conversation(Protocol):
     def process(self) -> PeerProcess | None:
         """Return the peer's process; None if it has ended."""
 
+    def break_off(self, error: BaseException) -> None:
+        """Lose the link, because a step of the conversation has failed on this side."""
+
     def end(self, error: ZerohopError) -> None:
         """End the conversation, because the link is lost."""
 
@@ -82,6 +85,12 @@ class PeerLink(Link):
         self.ending: Conversation | None = None
         self.unmapping: list[Import] = []
         self.losing = self.gone = False
+
+    def step_failed(self, error: BaseException) -> None:
+        """Lose the link, and tell the peer why. Does nothing once the link is lost."""
+        session = self.session
+        if session is not None:
+            session.break_off(error)
 
     def process(self) -> PeerProcess | None:
         """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""

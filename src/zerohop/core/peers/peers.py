@@ -143,13 +143,16 @@ class Peers:
         link.name = hello.name
         session = Session(self._core, link, channel, initiator=False, dialled=None, established=self._established)
         self._without_lane.thin_out(who)
-        guest = self._without_lane.seat(who, lambda _: self._core.control.start(self._receive, link, session))
         try:
+            guest = self._without_lane.seat(who, lambda _: self._core.control.start(self._receive, link, session))
             await session.introduced.wait()
             guest.silent = False
         except asyncio.CancelledError:
             error = PeerLost("the peer did not introduce itself in time", peer=link.peer)
             teardown.lose(self._core, link, error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise
+        except MemoryError as failure:
+            link.step_failed(failure)
             raise
 
     def _established(self, link: PeerLink) -> None:
@@ -304,13 +307,16 @@ class Peers:
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
         """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""
-        self._core.control.start(session.run)
         try:
+            link.start(session.run)
             await asyncio.shield(session.ready)
         except asyncio.CancelledError:
             if not session.ready.done():
                 error = silent_error(link.peer, "the peer did not agree on a lane")
                 teardown.lose(self._core, link, error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise
+        except MemoryError as failure:
+            link.step_failed(failure)
             raise
 
     async def _crossing(self, peer: str) -> PeerLink | None:

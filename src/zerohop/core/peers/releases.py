@@ -72,7 +72,7 @@ class Releases:
         if before is None and imported.close():
             self._ended(key, imported)
             return
-        task = self.leaving[key] = self._core.control.start(self._wait_unused, imported, before)
+        task = self.leaving[key] = self._link.start(self._wait_unused, imported, before)
 
         def ended(task: asyncio.Task[None]) -> None:
             if self.leaving.get(key) is task:
@@ -106,7 +106,7 @@ class Releases:
         """Give back an allocation that is mapped here, unless an import uses it."""
         allocation = self._link.allocations.get(number)
         if allocation is not None and not allocation.users:
-            self._core.control.start(self._drop, allocation)
+            self._link.start(self._drop, allocation)
 
     async def _drop(self, allocation: Allocation) -> None:
         while not allocation.users and not allocation.whole.close():  # noqa: ASYNC110 - no event tells a device's end

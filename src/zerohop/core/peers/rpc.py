@@ -84,7 +84,7 @@ class Rpc:
             self._refuse(call.number, error)
             return
         if isinstance(begun, eager.Rest):
-            self._core.control.start(self._answer_later, call.number, begun)
+            self._link.start(self._answer_later, call.number, begun)
         else:
             self._answer(call.number, begun)
 

@@ -25,7 +25,7 @@ from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
-from zerohop.core.peers.teardown import farewell_error, lose, wait_while
+from zerohop.core.peers.teardown import farewell_error, lose, out_of_memory_for, wait_while
 from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
@@ -126,6 +126,8 @@ class Session:
         except OSError as error:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
             self._break_off(from_os(error, peer=self._link.peer), reason)
+        except MemoryError as error:
+            self.break_off(error)
         finally:
             # Lose the link in any case: without a conversation its Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
@@ -178,6 +180,14 @@ class Session:
 
     def process(self) -> PeerProcess | None:
         return self._channel.process()
+
+    def break_off(self, error: BaseException) -> None:
+        if isinstance(error, MemoryError):
+            lost, reason = out_of_memory_for(self._link.peer), Reason.OUT_OF_MEMORY
+        else:
+            text = f"a step of the conversation with the peer failed: {type(error).__name__}; the log says how"
+            lost, reason = PeerLost(text, peer=self._link.peer), Reason.LANE_CLOSED
+        self._break_off(lost, reason)
 
     def end(self, error: ZerohopError) -> None:
         """End everything that waits for the peer, because the Connection is lost."""
@@ -322,18 +332,13 @@ class Session:
         self.introduced.set()
         self.lanes.agree(setup)
         if self.initiator:
-            self._core.control.start(self._begin_messages)
+            self._link.start(self._begin_messages)
 
     async def _begin_messages(self) -> None:
         try:
             await self.lanes.begin_messages()
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
-        except MemoryError:
-            self._break_off(
-                PeerLost("out of memory: this process could not open the first lane", fix="post it again"),
-                Reason.OUT_OF_MEMORY,
-            )
 
     def _established(self) -> None:
         self._link.ready = True
@@ -342,8 +347,10 @@ class Session:
 
     def _break_off(self, error: ZerohopError, reason: Reason) -> None:
         """End the conversation because this side cannot go on, and tell the peer why."""
-        self._channel.post(wire.Bye(text=error.reason[:2000], fix=error.fix[:2000]))
-        self._fail(error, reason)
+        try:
+            self._channel.post(wire.Bye(text=error.reason[:2000], fix=error.fix[:2000]))
+        finally:  # there may be no memory for a goodbye
+            self._fail(error, reason)
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
         lose(self._core, self._link, error, Status.PEER_LOST, reason)

@@ -35,6 +35,12 @@ def farewell_error(text: str, fix: str, peer: str) -> tuple[ZerohopError, Reason
     return PeerLost(f"the peer left: {quoted(text)}", fix=there, peer=peer), Reason.PEER_CLOSED
 
 
+def out_of_memory_for(peer: str) -> PeerLost:
+    """Return the error of a link that is given up, because there was no memory for a step of its conversation."""
+    text = "out of memory: this process has lost a step of its conversation with the peer"
+    return PeerLost(text, fix="free memory of this machine, and post it again", peer=peer)
+
+
 async def close(
     core: PeerCore, link: PeerLink, farewell: str, error: ZerohopError, status: Status, reason: Reason
 ) -> None:
@@ -65,7 +71,7 @@ async def part(
             if link.session is not None:
                 await link.session.say_goodbye(farewell)
 
-        link.parting = core.control.start(work)
+        link.parting = link.start(work)
     if link.parting is not None:
         # The task is shared, so a caller that stops waiting must not cancel it.
         await asyncio.wait([link.parting])

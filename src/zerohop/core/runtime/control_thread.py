@@ -118,11 +118,20 @@ class ControlThread:
         """Run a coroutine function on the loop, from any thread; return what ``call`` returns."""
         return self.call(self.start, work, *args)
 
-    def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
-        """Run a coroutine function on the loop; called on the loop."""
+    def start(
+        self,
+        work: Callable[..., Coroutine[Any, Any, None]],
+        *args: Any,
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> asyncio.Task[None]:
+        """Run a coroutine function on the loop; called on the loop.
+
+        An error that ends the task is logged. ``failed`` is called with it, and ends what may wait for the task; by
+        default lack of memory ends the conversations with all peers.
+        """
         task = self.loop.create_task(work(*args))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(functools.partial(self._ended, failed or self._make_up_for))
         return task
 
     def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> bool:
@@ -285,11 +294,13 @@ class ControlThread:
             await asyncio.wait(tasks, timeout=_ENDING_S)
         self.loop.stop()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, failed: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._report(error)
-            self._make_up_for(error)
+            try:
+                self._report(error)
+            finally:  # there may be no memory to report it
+                failed(error)
 
 
 def _is_lost(owner: socket.socket | selectors.EpollSelector, file: File | None) -> bool:
