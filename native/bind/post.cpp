@@ -17,7 +17,7 @@ using Self = std::shared_ptr<Engine>;
 constexpr uint64_t kHoldGilBytes = 4096;
 
 [[noreturn]] void raise(const Posted& posted) {
-    throw NativeError(posted.outcome, "the operation was refused");
+    throw NativeError(posted.outcome, "");
 }
 
 Message copied(const std::optional<nb::bytes>& given) {
