@@ -21,6 +21,8 @@ const Loaded<OpenSsl>& openssl() {
         library.need(table.key_free, "EVP_PKEY_free");
         library.need(table.session_new, "SSL_new");
         library.need(table.session_free, "SSL_free");
+        library.need(table.session_control, "SSL_ctrl");
+        library.need(table.server_name, "SSL_get_servername");
         library.need(table.will_dial, "SSL_set_connect_state");
         library.need(table.will_listen, "SSL_set_accept_state");
         library.need(table.set_bios, "SSL_set_bio");

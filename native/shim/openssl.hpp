@@ -27,6 +27,8 @@ inline constexpr int kSslSetMostVersion = 124;
 inline constexpr long kTls13 = 0x0304;
 inline constexpr int kKeyUpdateNotRequested = 0;
 inline constexpr int kEd25519 = 1087;
+inline constexpr int kSslSetServerName = 55;
+inline constexpr int kServerNameOfHost = 0;
 
 struct OpenSsl {
     const ssl_method_st* (*method)();
@@ -45,6 +47,8 @@ struct OpenSsl {
     void (*key_free)(evp_pkey_st*);
     ssl_st* (*session_new)(ssl_ctx_st*);
     void (*session_free)(ssl_st*);
+    long (*session_control)(ssl_st*, int, long, void*);
+    const char* (*server_name)(const ssl_st*, int);
     void (*will_dial)(ssl_st*);
     void (*will_listen)(ssl_st*);
     void (*set_bios)(ssl_st*, bio_st* in, bio_st* out);

@@ -18,10 +18,14 @@ from zerohop.config import protection
 from zerohop.core.control import wire
 from zerohop.core.control.channel import Channel
 from zerohop.core.lanes import agreement
+from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.peers.peer_link import PeerLink
 
 if TYPE_CHECKING:
+    import socket
+
     from support.fixtures import OpenContext
+    from zerohop.core.lanes.lane import Lane
 
 pytestmark = pytest.mark.unprivileged
 
@@ -158,6 +162,21 @@ def test_a_byte_that_changes_on_a_lane(open_context: OpenContext) -> None:
             friend.write(data, handle).result(PATIENCE_S)
     arrived = target != 0
     assert (target[arrived] == data[arrived]).all()
+
+
+def test_sockets_of_lanes_are_not_exchanged(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody in between waits for the proofs on both, and then lets each go on as the other."""
+    options = Options(providers=("tcp",), secret=SECRET, encryption="all", tcp_flows=2)
+    owner, friend = open_context(options), open_context(options)
+    handle = owner.register(np.zeros(64, np.uint8)).share("rw")
+    use_sockets = LaneSetup._use_sockets
+
+    def exchanged(self: LaneSetup, lane: Lane, sockets: list[socket.socket], tls: bytes) -> None:
+        use_sockets(self, lane, sockets[::-1] if self._core is owner._core else sockets, tls)
+
+    monkeypatch.setattr(LaneSetup, "_use_sockets", exchanged)
+    with pytest.raises(zh.PeerLost):
+        friend.write(b"x" * 64, handle).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

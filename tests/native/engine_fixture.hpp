@@ -194,9 +194,12 @@ inline void connect(Side& a, Side& b, const std::string& way) {
         a.lane->connect(of_b);
         b.lane->connect(of_a);
     } else {
-        Address of_a{tls ? tls_settings(kDialTls) : "", {}};
-        Address of_b{tls ? tls_settings(kListenTls) : "", {}};
+        Address of_a;
+        Address of_b;
         for (int count = flows ? 4 : 1; count != 0; --count) {
+            const char name = static_cast<char>('0' + count);
+            of_a.bytes += tls ? tls_settings(kDialTls, name) : "";
+            of_b.bytes += tls ? tls_settings(kListenTls, name) : "";
             const Sockets sockets = connected_sockets();
             of_a.fds.push_back(sockets.a);
             of_b.fds.push_back(sockets.b);

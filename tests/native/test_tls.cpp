@@ -119,6 +119,14 @@ TEST_CASE("tls: keys are renewed, in both directions, as often as it takes") {
     }
 }
 
+TEST_CASE("tls: a socket in place of another") {
+    TlsSession a(tls_settings(kDialTls, 'a'));
+    TlsSession b(tls_settings(kListenTls, 'b'));
+    shake_hands(a, b);
+    CHECK_FALSE(b.established());
+    CHECK(b.failed());
+}
+
 TEST_CASE("tls: settings that make no sense") {
     for (const std::string& settings :
          {std::string("d"), tls_settings(kDialTls).substr(0, 40), std::string(400, 'd')}) {

@@ -108,8 +108,8 @@ inline constexpr unsigned char kStrangerTls[] = {
 };
 // clang-format on
 
-template <size_t kBytes> std::string tls_settings(const unsigned char (&bytes)[kBytes]) {
-    return {reinterpret_cast<const char*>(bytes), kBytes};
+template <size_t kBytes> std::string tls_settings(const unsigned char (&bytes)[kBytes], char name = 'a') {
+    return std::string(reinterpret_cast<const char*>(bytes), kBytes) + std::string(32, name);
 }
 
 } // namespace zerohop::test

@@ -54,6 +54,12 @@ TcpEndpoint::~TcpEndpoint() {
     }
 }
 
+// Returns the settings for TLS on one of the sockets; nothing without it.
+std::string_view TcpEndpoint::settings_of(const Address& remote, size_t socket) {
+    const size_t nbytes = remote.bytes.size() / remote.fds.size();
+    return std::string_view(remote.bytes).substr(socket * nbytes, nbytes);
+}
+
 // All are held before one ends. The peer ends the whole lane once it sees one of its sockets close, and a flow that its
 // thread still looked at would take that for the loss of the peer.
 void TcpEndpoint::end(std::span<const std::shared_ptr<Flow>> flows, Outcome outcome) {
@@ -81,9 +87,9 @@ void TcpEndpoint::connect(const Address& remote) {
             flows_.push_back(std::make_shared<Flow>(host(), shared_peer(), host().bulk_thread()));
         }
         for (size_t i = 0; i < flows_.size(); ++i) {
-            flows_[i]->connect({remote.bytes, {remote.fds[i + 1]}});
+            flows_[i]->connect({std::string(settings_of(remote, i + 1)), {remote.fds[i + 1]}});
         }
-        start(make_stream(remote.fds[0], host(), remote.bytes));
+        start(make_stream(remote.fds[0], host(), settings_of(remote, 0)));
     } catch (...) { // the lane was closed meanwhile, or is to be given up
         end(flows_, {Status::closed, Reason::lane_closed});
         throw;

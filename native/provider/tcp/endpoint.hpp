@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,8 @@ public:
     ~TcpEndpoint() override;
 
     Address address() override { return {}; } // the control plane makes the connection
-    // One connected socket, or that and several flows, in the same order at both ends; with bytes, through TLS with
-    // these settings (tls_session.hpp).
+    // One connected socket, or that and several flows, in the same order at both ends. With bytes, through TLS: they are
+    // the settings of each socket (tls_session.hpp), all of one length.
     void connect(const Address& remote) override;
 
     void prepare(const Route& route) override;
@@ -42,6 +43,7 @@ private:
     [[nodiscard]] size_t parts_of(const Request& request) const;
     Posted post_split(const Request& request, size_t parts);
     void end_split(const Split& split);
+    static std::string_view settings_of(const Address& remote, size_t socket);
     static void end(std::span<const std::shared_ptr<Flow>> flows, Outcome outcome);
 
     std::vector<std::shared_ptr<Flow>> flows_; // complete before the lane is started

@@ -73,9 +73,11 @@ void TlsSession::Free::operator()(ssl_st* session) const {
 TlsSession::TlsSession(std::string_view settings, uint64_t rekey_bytes) : rekey_bytes_(rekey_bytes) {
     constexpr size_t kHead = 1 + kSeedBytes + 2;
     const shim::OpenSsl& ssl = openssl();
-    if (settings.size() < kHead) {
+    if (settings.size() < kHead + kNameBytes) {
         refuse("the settings are too short");
     }
+    name_ = settings.substr(settings.size() - kNameBytes);
+    settings.remove_suffix(kNameBytes);
     const unsigned char* const length = unsigned_of(settings) + 1 + kSeedBytes;
     const size_t own = (size_t{length[0]} << 8U) | length[1];
     if (settings.size() - kHead < own) {
@@ -93,7 +95,11 @@ TlsSession::TlsSession(std::string_view settings, uint64_t rekey_bytes) : rekey_
         refuse("out of memory");
     }
     ssl.set_bios(ssl_.get(), in_, out_);
-    (settings[0] == 'd' ? ssl.will_dial : ssl.will_listen)(ssl_.get());
+    dials_ = settings[0] == 'd';
+    (dials_ ? ssl.will_dial : ssl.will_listen)(ssl_.get());
+    if (dials_ && ssl.session_control(ssl_.get(), shim::kSslSetServerName, shim::kServerNameOfHost, name_.data()) != 1) {
+        refuse("OpenSSL does not take the name");
+    }
 }
 
 TlsSession::~TlsSession() = default;
@@ -110,8 +116,17 @@ bool TlsSession::ok(int result) {
 void TlsSession::shake_hands() {
     if (!established_ && !failed_) {
         openssl().clear_errors();
-        established_ = ok(openssl().shake_hands(ssl_.get()));
+        established_ = ok(openssl().shake_hands(ssl_.get())) && name_fits();
     }
+}
+
+// Fails a handshake that was for another socket.
+bool TlsSession::name_fits() {
+    if (!dials_) {
+        const char* const name = openssl().server_name(ssl_.get(), shim::kServerNameOfHost);
+        failed_ = name == nullptr || name_ != name;
+    }
+    return !failed_;
 }
 
 size_t TlsSession::read(void* to, size_t nbytes) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 struct bio_st;
@@ -11,10 +12,13 @@ struct ssl_st;
 
 namespace zerohop::tcp {
 
-// Python packs the settings of one side (core/control/tls.py) as: 'd' for the side that dials or 'l' for the one that
-// listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, and the
-// certificate that it trusts.
+// Python packs the settings of one side of a socket (core/control/tls.py) as: 'd' for the side that dials or 'l' for the
+// one that listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, the
+// certificate that it trusts, and the socket's name in hexadecimal digits. The dialling side sends the name, which TLS
+// protects, and the other takes no other name: somebody in between could else exchange the sockets of two lanes, whose
+// certificates are the same.
 inline constexpr size_t kSeedBytes = 32;
+inline constexpr size_t kNameBytes = 32;
 
 // Not thread-safe.
 class TlsSession {
@@ -51,10 +55,13 @@ private:
         void operator()(ssl_st* session) const;
     };
     bool ok(int result);
+    [[nodiscard]] bool name_fits();
 
     std::unique_ptr<ssl_st, Free> ssl_;
     bio_st* in_ = nullptr; // of ssl_
     bio_st* out_ = nullptr;
+    std::string name_;
+    bool dials_ = false;
     uint64_t rekey_bytes_;
     uint64_t under_this_key_ = 0;
     bool established_ = false;

@@ -72,10 +72,10 @@ class Identity(NamedTuple):
             if over_tcp and self.tls:
                 await self.secret.tls()
 
-    async def lane_tls(self, *, dials: bool) -> bytes:
-        """Return what a lane's socket needs for TLS, for the side that dials it or the one that listens.
+    async def lane_tls(self, tokens: list[bytes], *, dials: bool) -> bytes:
+        """Return what the sockets of a lane need for TLS, for the side that dials them or the one that listens.
 
-        Empty: bytes on lanes are not encrypted.
+        Empty: bytes on lanes are not encrypted. ``tokens`` are those of the sockets' invitations.
 
         Raises:
             Unsupported: a library is missing, or the system refuses what it needs.
@@ -83,7 +83,8 @@ class Identity(NamedTuple):
         if self.secret is None or self.encryption != "all":
             return b""
         made = await self.secret.tls()
-        return made.dial_lane if dials else made.listen_lane
+        of_each = made.dial_lane if dials else made.listen_lane
+        return b"".join(of_each + auth.name_of(token).hex().encode() for token in tokens)
 
 
 class Refused(Exception):

@@ -44,7 +44,7 @@ class Distrusted(Exception):
 class Contexts(NamedTuple):
     """Holds what the side that listens and the side that dials need: for channels, and for the sockets of lanes.
 
-    native/provider/tcp/tls_session.hpp explains the bytes that are for lanes.
+    native/provider/tcp/tls_session.hpp explains the bytes that are for lanes. Each socket's name goes behind them.
     """
 
     listen: ssl.SSLContext

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _LaneTls(Protocol):
-    def __call__(self, *, dials: bool) -> Coroutine[Any, Any, bytes]: ...
+    def __call__(self, tokens: list[bytes], *, dials: bool) -> Coroutine[Any, Any, bytes]: ...
 
 
 class LaneCore(MemoryCore):
@@ -30,7 +30,8 @@ class LaneCore(MemoryCore):
         listeners: the sockets at which peers come in.
         nic_ports: the NIC ports of the Context.
         open_lane: connects a socket for a tcp lane; takes the address, the peer's id and the token of its invitation.
-        lane_tls: returns what such a socket needs for TLS, empty without; ``dials``: for the side that connects it.
+        lane_tls: returns what such sockets need for TLS, empty without; takes the tokens of their invitations, and
+            ``dials`` for the side that connects them.
     """
 
     url: str

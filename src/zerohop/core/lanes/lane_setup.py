@@ -279,7 +279,7 @@ class LaneSetup:
             invited = [self._core.listeners.invite() for _ in range(self._sockets())]
             self._channel.post(wire.LaneInvite(number=lane.number, tokens=[token for token, _ in invited]))
             futures = [future for _, future in invited]
-            self._beside(lane, self._take_sockets, futures)
+            self._beside(lane, self._take_sockets, invited)
             assert lane.task is not None
             lane.task.add_done_callback(lambda _: _withdraw(futures))
 
@@ -288,16 +288,16 @@ class LaneSetup:
         flows = self._link.tcp_flows
         return 1 + flows if flows > 1 else 1
 
-    async def _take_sockets(self, lane: Lane, futures: list[asyncio.Future[socket.socket]]) -> None:
-        tls = await self._core.lane_tls(dials=False)
+    async def _take_sockets(self, lane: Lane, invited: list[tuple[bytes, asyncio.Future[socket.socket]]]) -> None:
+        tls = await self._core.lane_tls([token for token, _ in invited], dials=False)
         with ExitStack() as taken:
-            self._use_sockets(lane, [taken.enter_context(await future) for future in futures], tls)
+            self._use_sockets(lane, [taken.enter_context(await future) for _, future in invited], tls)
 
     async def _bring_sockets(self, lane: Lane, tokens: list[bytes]) -> None:
         where = self._dialled
         if where is None or not where.listens:
             where = address.parse(self._link.url)
-        tls = await self._core.lane_tls(dials=True)
+        tls = await self._core.lane_tls(tokens, dials=True)
         with ExitStack() as brought:
             open_lane = self._core.open_lane
             sockets = [brought.enter_context(await open_lane(where, self._link.peer, token)) for token in tokens]
