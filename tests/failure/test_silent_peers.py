@@ -94,6 +94,30 @@ def test_not_even_at_the_same_moment(open_context: OpenContext, silent: contextl
         connection.close()
 
 
+@pytest.mark.parametrize("drips", [False, True], ids=["silent", "a byte each"])
+def test_crowds_that_come_again_and_again(
+    open_context: OpenContext,
+    monkeypatch: pytest.MonkeyPatch,
+    nobody_is_late: None,
+    silent: contextlib.ExitStack,
+    drips: bool,
+) -> None:
+    """They get no time any more, so that others do not wait behind all of them."""
+    context = open_context(Options(providers=("tcp",), listen="127.0.0.1:0"))
+    crowd = _connect(silent, context, 2 * waiting_room.PLACES, "127.0.0.2")
+    for sock in crowd if drips else ():
+        with contextlib.suppress(OSError):  # it may have been sent away
+            sock.send(b"\0")
+    eventually(lambda: sum(map(_hung_up, crowd)) >= waiting_room.PLACES, "they stay")
+    monkeypatch.setattr(waiting_room, "GRACE_S", FOREVER_S)
+    for sock in _connect(silent, context, 8 * waiting_room.PLACES, "127.0.0.2"):
+        if drips:
+            with contextlib.suppress(OSError):  # it may have been sent away
+                sock.send(b"\0")
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        client.shake_hands()
+
+
 def test_who_has_begun_to_speak_stays(
     open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack
 ) -> None:

@@ -116,6 +116,9 @@ class Refused(Exception):
 class Gate(Protocol):
     """Decides on the listening side who may come in; each method raises Refused to keep the other side out."""
 
+    def hello_came(self) -> None:
+        """Note that the other side has introduced itself."""
+
     async def wait_turn(self) -> None:
         """Wait until the other side may try a proof."""
 
@@ -241,6 +244,7 @@ async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
         hello = await channel.receive_hello()
     except wire.OtherVersion as error:
         raise Refused(VERSION, error.reason) from error
+    gate.hello_came()
     _check_secrets(hello, me)
     if why := _why_not(channel, me, hello.purpose, hello):
         raise Refused(ENCRYPTION, why)

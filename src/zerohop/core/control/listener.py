@@ -212,7 +212,7 @@ class Listeners:
             # Without keys the handshake itself tells the peer why.
             with contextlib.suppress(ZerohopError):
                 await self._me.ready(over_tcp=not channel.unix)
-            gate = _Gate(self, "" if channel.unix else who)
+            gate = _Gate(self, "" if channel.unix else who, guest)
             hello = await wait_while_running(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
             if hello.purpose == LOCATE:
                 await wait_while_running(channel.flush(), handshake.TIMEOUT_S)
@@ -253,11 +253,15 @@ class Listeners:
 class _Gate:
     """Decides about one peer that has connected; ``invited`` is the future of the lane that it has opened."""
 
-    def __init__(self, listeners: Listeners, source: str) -> None:
+    def __init__(self, listeners: Listeners, source: str, guest: Guest) -> None:
         """Prepare; ``source`` is the peer's address, empty on a Unix socket, whose other end is no stranger."""
         self._listeners = listeners
         self._source = source
+        self._guest = guest
         self.invited: asyncio.Future[socket.socket] | None = None
+
+    def hello_came(self) -> None:
+        self._guest.introduced = True
 
     async def wait_turn(self) -> None:
         seconds = self._listeners._throttle.turn(self._source) if self._source else 0.0

@@ -2,7 +2,9 @@
 
 Anybody can connect to a TCP port and say nothing. The room of a listener has few places, so such peers must give way to
 others: when it is full, the source that holds the most places loses one, and there the peer that has been silent for
-longest. Peers that have introduced themselves and open no lane give way to others of their source alone.
+longest. Peers that have introduced themselves and open no lane give way to others of their source alone. After many
+have been sent away who did not even introduce themselves, their like gets no time to do so: a new one has its Hello in
+the socket already, and a crowd that comes again and again would else keep the room full.
 
 All times here count only while this process runs: a peer may have stood still together with this machine.
 """
@@ -41,6 +43,8 @@ class Guest:
         self.age = 0.0
         # Whether it has still to begin with what it is to say.
         self.silent = True
+        # Whether its Hello has come as a whole.
+        self.introduced = False
         self.task: asyncio.Task[None] | None = None
 
     async def speaks(self, sock: socket.socket) -> None:
@@ -65,6 +69,8 @@ class WaitingRoom:
         # In the order in which they came.
         self._guests: dict[Guest, None] = {}
         self._left = asyncio.Event()
+        # Number of guests that were sent away before they had introduced themselves, since the room was last empty.
+        self._wasted = 0
         # Whether the guests' ages are counted, as long as there are any.
         self._counting = False
 
@@ -75,7 +81,8 @@ class WaitingRoom:
         while len(self._guests) >= PLACES:
             [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
             guest = self._first_to_go(crowd)
-            if guest.age >= GRACE_S and self._dismiss(guest):
+            hasty = self._wasted >= PLACES and not guest.introduced
+            if (hasty or guest.age >= GRACE_S) and self._dismiss(guest):
                 return
             self._left.clear()
             try:
@@ -111,6 +118,7 @@ class WaitingRoom:
                     guest.age += STEP_S
         finally:
             self._counting = False
+            self._wasted = 0
 
     def _dismiss(self, guest: Guest) -> bool:
         """Have a peer go; return False if its task has not begun."""
@@ -118,6 +126,7 @@ class WaitingRoom:
             return False
         guest.task.cancel()
         del self._guests[guest]
+        self._wasted += not guest.introduced
         text = f"too many peers connect and {self._fault}; disconnected one at %s"
         self._control.warn_once(guest.source, self._fault, text, guest.source)
         return True
@@ -127,5 +136,6 @@ class WaitingRoom:
         self._left.set()
 
     def _first_to_go(self, crowd: str) -> Guest:
-        # min() takes the first of equals, which came first.
-        return min((guest for guest in self._guests if guest.source == crowd), key=lambda guest: not guest.silent)
+        # min() takes the first of equals, which came first. One that has just come had no time to speak yet.
+        of_crowd = (guest for guest in self._guests if guest.source == crowd)
+        return min(of_crowd, key=lambda guest: (guest.introduced, not guest.silent or guest.age < GRACE_S))
