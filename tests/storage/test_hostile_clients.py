@@ -19,6 +19,7 @@ from zerohop import storage
 from zerohop._native import Status
 from zerohop.core.face import call, send
 from zerohop.storage import wire
+from zerohop.storage.serving.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -155,3 +156,12 @@ def test_too_many_files(open_context: OpenContext, start_peer: StartPeer, tmp_pa
         files.append(store.open("data").result(PATIENCE_S))
         for file in files:
             file.close()
+
+
+def test_ranges_to_cancel_that_there_are_not() -> None:
+    """They are forgotten at once, so that a client cannot have the server keep them for it."""
+    nothing: Any = None
+    delivery = Delivery(nothing, nothing, nothing, writes=False, priority=1, deadline_ns=0)
+    for first in (-5, 5, 1 << 40):
+        delivery.cancel(np.arange(first, first + wire.MOST_RANGES, dtype=np.int64))
+    assert delivery._cancelled == {*range(wire.MOST_RANGES)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,9 +112,13 @@ def test_a_failure_without_a_number(liar: Liar, open_context: OpenContext) -> No
             file.read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
 
 
+ROOT = Path("/").stat()
+FACTS = {name: getattr(ROOT, name) for name in dir(ROOT) if name.startswith("st_")}
+ODD_FACTS = [("st_size", math.nan), ("st_size", 1.5), ("st_size", -5), ("st_size", 1 << 63), ("st_mtime", math.inf)]
 CALLS: list[Callable[[Any], Any]] = [
     lambda store: store.listdir(),
     lambda store: store.stat("data"),
+    lambda store: store.readlink("data"),
     lambda store: store.open("data").result(PATIENCE_S).stat(),
 ]
 
@@ -124,6 +130,9 @@ CALLS: list[Callable[[Any], Any]] = [
         wire.Names([b""], more=True),
         wire.Stat({}),
         wire.Stat({"st_size": 1.5}),
+        *(wire.Stat({**FACTS, name: value}) for name, value in ODD_FACTS),
+        wire.Value(-1),
+        wire.Value(3),
         moved(),
         wire.Welcome(wire.VERSION, "", "", False),
         b"\xc1",
@@ -136,6 +145,37 @@ def test_of_a_call(liar: Liar, open_context: OpenContext, answer: wire.Answer | 
         for call in CALLS:
             with pytest.raises(zh.ProtocolError):
                 call(store).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1 << 62])
+def test_a_number_for_none(liar: Liar, open_context: OpenContext, value: int) -> None:
+    liar.answer = wire.Value(value)
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        for operation in (store.mkdir("folder"), store.open("data", "r+").result(PATIENCE_S).truncate(5)):
+            with pytest.raises(zh.ProtocolError):
+                operation.result(PATIENCE_S)
+
+
+NOT_PRINTED = "\x1b[2J\n\r\u202eroot logged in"
+
+
+@pytest.mark.parametrize("answer", [("PeerLost", 0), ("ValueError", 0), ("StorageError", 2), ("another", 0)], ids=repr)
+def test_texts_stay_on_their_line(liar: Liar, open_context: OpenContext, answer: tuple[str, int]) -> None:
+    liar.greeting = wire.Welcome(wire.VERSION, NOT_PRINTED, NOT_PRINTED, False)
+    kind, number = answer
+    liar.answer = wire.Failed(kind, NOT_PRINTED + 100_000 * "a", NOT_PRINTED, number, NOT_PRINTED.encode())
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        error = store.stat("data").exception(PATIENCE_S)
+        for text in (str(error), store.engine, store.why_no_uring, repr(store)):
+            assert text.isprintable(), text
+            assert len(text) < 5000
+
+
+def test_a_way_that_there_is_not(liar: Liar, open_context: OpenContext) -> None:
+    body = wire.encode(moved()).replace(b"mapped", b"\x1b[2Jab")
+    liar.answer = body
+    with open_remote(liar.context.url, open_context(Options())) as store, pytest.raises(zh.ProtocolError):
+        store.open("data").result(PATIENCE_S).read_into(np.zeros(PAGE, np.uint8)).result(PATIENCE_S)
 
 
 def test_names_that_never_end(liar: Liar, open_context: OpenContext) -> None:

@@ -22,8 +22,8 @@ public:
     ~TcpEndpoint() override;
 
     Address address() override { return {}; } // the control plane makes the connection
-    // One connected socket, or that and several flows, in the same order at both ends. With bytes, through TLS: they are
-    // the settings of each socket (tls_session.hpp), all of one length.
+    // One connected socket, or that and several flows, in the same order at both ends. With bytes, through TLS: they
+    // are the settings of each socket (tls_session.hpp), all of one length.
     void connect(const Address& remote) override;
 
     void prepare(const Route& route) override;

@@ -97,7 +97,8 @@ TlsSession::TlsSession(std::string_view settings, uint64_t rekey_bytes) : rekey_
     ssl.set_bios(ssl_.get(), in_, out_);
     dials_ = settings[0] == 'd';
     (dials_ ? ssl.will_dial : ssl.will_listen)(ssl_.get());
-    if (dials_ && ssl.session_control(ssl_.get(), shim::kSslSetServerName, shim::kServerNameOfHost, name_.data()) != 1) {
+    if (dials_ &&
+        ssl.session_control(ssl_.get(), shim::kSslSetServerName, shim::kServerNameOfHost, name_.data()) != 1) {
         refuse("OpenSSL does not take the name");
     }
 }

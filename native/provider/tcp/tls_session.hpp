@@ -12,8 +12,8 @@ struct ssl_st;
 
 namespace zerohop::tcp {
 
-// Python packs the settings of one side of a socket (core/control/tls.py) as: 'd' for the side that dials or 'l' for the
-// one that listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, the
+// Python packs the settings of one side of a socket (core/control/tls.py) as: 'd' for the side that dials or 'l' for
+// the one that listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, the
 // certificate that it trusts, and the socket's name in hexadecimal digits. The dialling side sends the name, which TLS
 // protects, and the other takes no other name: somebody in between could else exchange the sockets of two lanes, whose
 // certificates are the same.

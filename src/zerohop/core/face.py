@@ -21,6 +21,7 @@ from zerohop._native import (
     stop_posting,
 )
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
+from zerohop.core.base.peer_text import one_line
 from zerohop.core.base.resource import AsyncCloseable, Closeable
 from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
@@ -88,6 +89,7 @@ __all__ = [
     "is_open",
     "keep_reached",
     "offset_of",
+    "one_line",
     "parse_url",
     "random_bytes",
     "region_of",

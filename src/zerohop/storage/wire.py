@@ -32,6 +32,8 @@ _Queue: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 LaneNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 _Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
+# The way that bytes took; empty: none.
+_How: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(mapped|peer|shm|p2p|tcp|verbs|)\Z")]
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -180,7 +182,7 @@ class Reached(msgspec.Struct, tag="reached", array_like=True):
     """
 
     lane_number: LaneNumber | None = None
-    how: _Word = ""
+    how: _How = ""
 
 
 class Opened(msgspec.Struct, tag="opened", array_like=True):
@@ -230,7 +232,7 @@ class Moved(msgspec.Struct, tag="moved", array_like=True):
         outcomes: for each range status and reason, a byte each; empty: none has failed.
     """
 
-    how: _Word
+    how: _How
     done: _Numbers
     errors: _Numbers
     outcomes: _Numbers

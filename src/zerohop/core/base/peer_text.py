@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _LONGEST: Final = 500
+_LONGEST_LINE: Final = 2000
 
 
 def printable(text: str) -> str:
@@ -12,6 +13,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def one_line(text: str) -> str:
+    """Return text of a peer that is printed on one line, and cut short if it is very long."""
+    return printable(text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…")
 
 
 def quoted(text: str) -> str:

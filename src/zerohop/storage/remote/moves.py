@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from zerohop import errors
-from zerohop.core.face import call, send
+from zerohop.core.face import call, one_line, send
 from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
 from zerohop.storage.failures import REOPEN, of_errno, server_closed
@@ -190,8 +190,8 @@ def _error_of(answer: wire.Failed, kind: str, path: str) -> Exception:
     if answer.errno:
         path = os.fsdecode(answer.path) or path
         said = answer.said.removesuffix(f": {path!r}") if path else answer.said
-        return of_errno(answer.errno, kind, path, said=said, fix=answer.fix)
+        return of_errno(answer.errno, kind, path, said=one_line(said), fix=one_line(answer.fix))
     if answer.kind == "ValueError":
-        return ValueError(answer.said)
+        return ValueError(one_line(answer.said))
     error = _ERRORS.get(answer.kind, ZerohopError)
-    return error(f"{answer.said} (said by the server)", fix=answer.fix, operation=kind)
+    return error(f"{one_line(answer.said)} (said by the server)", fix=one_line(answer.fix), operation=kind)

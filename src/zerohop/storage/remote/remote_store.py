@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zerohop.core.face import parse_url
+from zerohop.core.face import one_line, parse_url
 from zerohop.errors import ProtocolError, Unsupported
 from zerohop.storage import wire
 from zerohop.storage.completion import ToldErrors
@@ -13,7 +13,7 @@ from zerohop.storage.remote.lending import Lending
 from zerohop.storage.remote.memory_numbers import MemoryNumbers
 from zerohop.storage.remote.moves import Moves
 from zerohop.storage.remote.remote_file import RemoteFile
-from zerohop.storage.remote.results import encoded, names_of, value_of
+from zerohop.storage.remote.results import answer_to, encoded, names_of, value_of
 from zerohop.storage.remote.served_transfers import ServedTransfers
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from zerohop.storage.file import Mode
     from zerohop.storage.file_engine import OpenFile
     from zerohop.storage.imported_iov import ImportedIov
-
-_RESULT = (wire.Value, wire.Stat, wire.Target)
 
 
 class RemoteStore(ServedTransfers):
@@ -62,7 +60,7 @@ class RemoteStore(ServedTransfers):
 
         try:
             self._moves, welcome = self._defer("open_store", self._deadline(None), begin).result()
-            self._engine, self._why_no_uring = welcome.engine, welcome.why_no_uring
+            self._engine, self._why_no_uring = one_line(welcome.engine), one_line(welcome.why_no_uring)
             self.read_only = welcome.read_only
             self._server = welcome.server
         except BaseException:
@@ -125,7 +123,7 @@ class RemoteStore(ServedTransfers):
 
         async def work() -> Any:
             with self._unless_closed():
-                return value_of(await self._moves.ask(request, _RESULT, kind, paths[0]))
+                return value_of(await self._moves.ask(request, answer_to(kind), kind, paths[0]), kind)
 
         async def list_names() -> list[str]:
             found: list[str] = []
@@ -148,7 +146,7 @@ class RemoteStore(ServedTransfers):
 
         async def work() -> Any:
             with self._unless_closed():
-                return value_of(await self._moves.ask(request, _RESULT, kind, file.path, native))
+                return value_of(await self._moves.ask(request, answer_to(kind), kind, file.path, native), kind)
 
         return self._ask(kind, work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from zerohop.storage.failures import file_ends, of_errno
 
 _STAT_NAMES = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
 _STAT_TIMES = ("st_atime", "st_mtime", "st_ctime")
+_MOST: Final = (1 << 63) - 1
+# Calls whose answers are no wire.Value, and those that have a number for a result.
+_ANSWERS: Final[dict[str, type[wire.Stat | wire.Target]]] = {"stat": wire.Stat, "readlink": wire.Target}
+_WITH_NUMBER: Final = frozenset({"hole_in"})
 
 
 def encoded(path: str, kind: str) -> bytes:
@@ -32,9 +36,16 @@ def names_of(answer: wire.Names) -> list[str]:
     return names
 
 
-def value_of(answer: wire.Value | wire.Stat | wire.Target) -> int | str | os.stat_result | None:
-    """Return the result of a call as a local Store gives it; raise ProtocolError if it is not whole."""
+def answer_to(kind: str) -> type[wire.Value | wire.Stat | wire.Target]:
+    """Return the class of the answer to a call."""
+    return _ANSWERS.get(kind, wire.Value)
+
+
+def value_of(answer: wire.Value | wire.Stat | wire.Target, kind: str) -> int | str | os.stat_result | None:
+    """Return the result of a call as a local Store gives it; raise ProtocolError if that cannot be."""
     if isinstance(answer, wire.Value):
+        if answer.value is not None and (kind not in _WITH_NUMBER or not 0 <= answer.value <= _MOST):
+            raise ProtocolError("malformed: a number from the storage service")
         return answer.value
     if isinstance(answer, wire.Target):
         if b"\0" in answer.path or not answer.path:
@@ -43,6 +54,8 @@ def value_of(answer: wire.Value | wire.Stat | wire.Target) -> int | str | os.sta
     facts = answer.facts
     try:
         first = [facts[name] for name in _STAT_NAMES]
+        if not all(isinstance(fact, int) and 0 <= fact < 1 << 64 for fact in first) or first[-1] > _MOST:
+            raise ValueError
         return os.stat_result([*first, *(int(facts[name]) for name in _STAT_TIMES)], facts)
     except (LookupError, ValueError, OverflowError):
         raise ProtocolError("malformed: facts of a file from the storage service") from None

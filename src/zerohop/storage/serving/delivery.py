@@ -14,6 +14,7 @@ from zerohop.core.face import offset_of, region_of
 from zerohop.errors import CANCELLED, DeadlineExceeded, ZerohopError
 from zerohop.storage.completion import RECORD
 from zerohop.storage.serving.pieces import Pieces, Results, cut, joined
+from zerohop.storage.wire import MOST_RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -63,16 +64,20 @@ class Delivery:
 
     def cancel(self, ranges: Numbers | None = None) -> None:
         """End some ranges, or all, as soon as nothing uses their memory any more."""
-        self._cancelled = None if ranges is None or self._cancelled is None else self._cancelled | {*ranges.tolist()}
+        if ranges is None or self._cancelled is None:
+            self._cancelled = new = None
+        else:  # only numbers that a range can have, so that the set stays small whatever a client sends
+            new = {*ranges[(ranges >= 0) & (ranges < MOST_RANGES)].tolist()} - self._cancelled
+            self._cancelled |= new
         for ring, pieces in self._under_way.items():
-            self._cancel_in(ring, pieces)
+            self._cancel_in(ring, pieces, new)
 
-    def _cancel_in(self, ring: Any, pieces: Pieces) -> None:
+    def _cancel_in(self, ring: Any, pieces: Pieces, ranges: set[int] | None) -> None:
         with contextlib.suppress(NativeError):  # the Store is closed, and has ended all of them
-            if self._cancelled is None:
+            if ranges is None:
                 ring.cancel(None, 0)
                 return
-            for place in np.flatnonzero(np.isin(pieces.ranges, list(self._cancelled))):
+            for place in np.flatnonzero(np.isin(pieces.ranges, list(ranges))) if ranges else ():
                 ring.cancel(int(place), 0)
 
     async def straight(self, reached: Reached, start: int, offsets: Numbers, at: Numbers, lengths: Numbers) -> None:
@@ -152,7 +157,7 @@ class Delivery:
             ring.prepare(self._file, memory, part_offset, part_nbytes, pieces.offsets, at, pieces.lengths, None)
             ring.submit(count)
             if self._cancelled is None or self._cancelled:
-                self._cancel_in(ring, pieces)
+                self._cancel_in(ring, pieces, self._cancelled)
             if ring.ready < count:
                 await self._ended(ring, count)
         finally:
