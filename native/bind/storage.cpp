@@ -1,6 +1,7 @@
 // Binds the transfers between files and memory.
 #include "base/pages.hpp"
 #include "bind/files.hpp"
+#include "bind/held_descriptor.hpp"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -154,18 +155,23 @@ void register_storage(nb::module_& m) {
     nb::class_<PyOpenFile>(m, "OpenFile", "A file that is open for transfers.")
         .def(
             "__init__",
-            [](PyOpenFile* self, int fd, int direct_fd, uint32_t memory_alignment, uint32_t offset_alignment,
-               int direct, std::string no_gpudirect, bool gpu_required) {
+            [](PyOpenFile* self, PyHeldDescriptor& held, PyHeldDescriptor* held_direct, uint32_t memory_alignment,
+               uint32_t offset_alignment, int direct, std::string no_gpudirect, bool gpu_required) {
                 if (!std::has_single_bit(memory_alignment) || !std::has_single_bit(offset_alignment)) {
                     throw nb::value_error("an alignment is a power of two");
                 }
                 new (self) PyOpenFile{std::make_shared<OpenFile>(
-                    fd, direct_fd, storage::Alignment{.memory = memory_alignment, .offset = offset_alignment},
+                    held.descriptor.get(), held_direct != nullptr ? held_direct->descriptor.get() : -1,
+                    storage::Alignment{.memory = memory_alignment, .offset = offset_alignment},
                     static_cast<storage::Direct>(direct), std::move(no_gpudirect), gpu_required)};
+                static_cast<void>(held.descriptor.release());
+                if (held_direct != nullptr) {
+                    static_cast<void>(held_direct->descriptor.release());
+                }
             },
-            nb::arg("fd"), nb::arg("direct_fd"), nb::arg("memory_alignment"), nb::arg("offset_alignment"),
+            nb::arg("held"), nb::arg("held_direct").none(), nb::arg("memory_alignment"), nb::arg("offset_alignment"),
             nb::arg("direct"), nb::arg("no_gpudirect"), nb::arg("gpu_required"),
-            "Takes both descriptors; the second has O_DIRECT, or is -1. no_gpudirect: why cuFile is not to be asked.")
+            "Takes both descriptors; the second has O_DIRECT, if there is one. no_gpudirect: why cuFile is not to be asked.")
         .def("obstacle", &obstacle, nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
              "The first range that cannot be direct, and why; 0: all can.")

@@ -17,6 +17,7 @@ from support.patience import PATIENCE_S, patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from support.fixtures import OpenContext
 
@@ -96,6 +97,28 @@ def test_what_opens_a_context(
         _transfer(*pair)
 
     _at_lines(stride, action, check)
+
+
+def _look_at_files(store: zh.storage.Store) -> None:
+    with store.open("data").result(PATIENCE_S):
+        store.listdir().result(PATIENCE_S)
+    store.stat("data").result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+def test_files(said: list[str], tmp_path: Path, open_context: OpenContext, stride: int) -> None:
+    """No descriptor stays, and none is closed twice, which would be another's by then."""
+    (tmp_path / "data").write_bytes(bytes(NBYTES))
+    with zh.storage.open_store(tmp_path, ctx=open_context(Options(sim_devices=0))) as store:
+        _look_at_files(store)
+        before = holdings()
+
+        def check() -> None:
+            expect_given_back(before, holdings, "this process")
+            assert not said
+            _look_at_files(store)
+
+        _at_lines(stride, lambda: _look_at_files(store), check)
 
 
 @pytest.mark.parametrize("stride", STRIDES)

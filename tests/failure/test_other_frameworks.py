@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import select
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,3 +53,11 @@ def test_a_process_that_gevent_has_patched(monkeypatch: pytest.MonkeyPatch, modu
         patched.setattr(module, name, patch)
         with pytest.raises(RuntimeError, match=rf"gevent has patched the {said}.*patch_all\(thread=False"):
             zh.Context()
+
+
+def test_an_import_after_gevent_has_patched_everything() -> None:
+    """It removes names of the standard library. The import works, so that opening a Context can say what is wrong."""
+    program = "import select, selectors; del select.epoll, selectors.EpollSelector; import zerohop; print('imported')"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout == "imported\n", done.stderr

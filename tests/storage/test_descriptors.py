@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from zerohop._native import HeldDescriptor
     from zerohop.storage import Store
 
 MIB = 1 << 20
@@ -25,14 +26,11 @@ MIB = 1 << 20
 def duplicated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the descriptor's file can only be had by a duplicate, as where its mode allows less by now."""
     if request.param:
-        usual = os.open
 
-        def refusing(path: Any, *arguments: Any, **names: Any) -> int:
-            if str(path).startswith("/proc/self/fd/"):
-                raise PermissionError(errno.EACCES, "Permission denied", path)
-            return usual(path, *arguments, **names)
+        def refusing(path: str, _flags: int) -> HeldDescriptor:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
 
-        monkeypatch.setattr("zerohop.storage.opening.os.open", refusing)
+        monkeypatch.setattr("zerohop.storage.opening.open_path", refusing)
     return bool(request.param)
 
 

@@ -203,7 +203,7 @@ def _settled_encryption(settings: Settings) -> Encryption:
     if encryption != "none" and not secret:
         raise ValueError(
             f'{settings.source("encryption")}="{encryption}" takes its keys from a secret, and there is none. '
-            f"Fix: pass secret="
+            f"Fix: pass secret=, or set ZEROHOP_SECRET"
         )
     return encryption
 

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import functools
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
+from zerohop._native import open_beneath as native_open_beneath
 from zerohop.errors import Unsupported
 
-# Number of openat2 on every architecture, and of its flags (linux/openat2.h).
-_OPENAT2: Final = 437
-_NO_MAGIC_LINKS, _BENEATH = 0x02, 0x08
-# The kernel says "again" if a folder on the way was renamed meanwhile.
-_TRIES: Final = 100
+if TYPE_CHECKING:
+    from zerohop._native import HeldDescriptor
 
 
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-@functools.cache
-def _syscall() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).syscall
-    function.restype = ctypes.c_long
-    return function
-
-
-def open_beneath(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
+def open_beneath(folder: int, path: str, flags: int, mode: int = 0o666) -> HeldDescriptor:
     """Return a descriptor of a file that lies beneath a folder, given by its descriptor.
 
     Raises:
@@ -36,21 +21,14 @@ def open_beneath(folder: int, path: str, flags: int, mode: int = 0o666) -> int:
         Unsupported: the system has no openat2, or a sandbox refuses it.
         ValueError: the path has a null character.
     """
-    name = os.fsencode(path.lstrip("/") or ".")
-    if b"\0" in name:
+    if "\0" in path:
         raise ValueError("a path has no null character")
-    how = _How(flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, _BENEATH | _NO_MAGIC_LINKS)
-    error = errno.EAGAIN
-    for _ in range(_TRIES):
-        fd = int(_syscall()(_OPENAT2, folder, ctypes.c_char_p(name), ctypes.byref(how), ctypes.sizeof(how)))
-        if fd >= 0:
-            return fd
-        error = ctypes.get_errno()
-        if error not in (errno.EAGAIN, errno.EINTR):
-            break
-    if error == errno.ENOSYS:
-        raise refused()
-    raise OSError(error, os.strerror(error), path)
+    try:
+        return native_open_beneath(folder, path.lstrip("/") or ".", flags, mode)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            raise refused() from None
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 def refused() -> Unsupported:
@@ -62,7 +40,7 @@ def refused() -> Unsupported:
     )
 
 
-def parent_of(folder: int, path: str) -> tuple[int, str]:
+def parent_of(folder: int, path: str) -> tuple[HeldDescriptor, str]:
     """Return a descriptor of the folder that a path lies in, and the last name of the path.
 
     Raises:
@@ -80,6 +58,6 @@ def parent_of(folder: int, path: str) -> tuple[int, str]:
 def check_openat2(root: int) -> None:
     """Raise Unsupported where paths cannot be kept within the folder, whose descriptor is given."""
     try:
-        os.close(open_beneath(root, "", os.O_PATH))
+        open_beneath(root, "", os.O_PATH).close()
     except PermissionError:  # of the call itself: the folder is open already
         raise refused() from None

@@ -7,10 +7,9 @@ import math
 import os
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from zerohop._native import URING_DEPTH, NativeError, Reached
+from zerohop._native import URING_DEPTH, NativeError, Reached, duplicate, open_path
 from zerohop.config.checks import check_int
 from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
@@ -87,14 +86,13 @@ class LocalStore(Store):
         threads = threads_of(threads)
         check_int("staging_bytes", staging_bytes, _MIB, _MOST_STAGING_BYTES)
         try:
-            self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._root = open_path(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise failures.of_os(error, "open_store", self.folder) from None
         self._root_lock = threading.Lock()
-        self._close_root = weakref.finalize(self, os.close, self._root)
         try:
             try:
-                check_openat2(self._root)
+                check_openat2(self._root.fileno())
             except OSError as error:  # no descriptor is left
                 raise failures.of_os(error, "open_store", self.folder) from None
             super().__init__(ctx, settings, timeout)
@@ -104,7 +102,7 @@ class LocalStore(Store):
                 self._close_context()
                 raise
         except BaseException:
-            self._close_root()
+            self._root.close()
             raise
         self._here: Memory | None = None  # memory of this side, which every path to another's needs
         self._closed = False
@@ -297,11 +295,11 @@ class LocalStore(Store):
             if not self._core.forked:
                 self._queue.close()
                 with self._root_lock:
-                    self._close_root()
+                    self._root.close()
                 if self._here is not None:
                     self._here.close()
             else:
-                self._close_root()  # a thread that this process lacks may have the lock
+                self._root.close()  # a thread that this process lacks may have the lock
         self._close_context(timeout)
 
     def __del__(self) -> None:
@@ -325,11 +323,9 @@ class LocalStore(Store):
         """
         with self._root_lock:
             self.check_usable()
-            root = os.dup(self._root)
-        try:
-            yield root
-        finally:
-            os.close(root)
+            root = duplicate(self._root.fileno())
+        with root:
+            yield root.fileno()
 
     def _at_once(self, kind: str, path: str, do: Callable[[], T]) -> Operation[T]:
         """Do something that takes no longer than a few calls of the system, and return its Operation, which has ended.

@@ -15,39 +15,30 @@ if TYPE_CHECKING:
 
 
 def _listdir(root: int, path: str) -> list[str]:
-    fd = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return os.listdir(fd)  # noqa: PTH208 - a Path cannot name a folder by its descriptor
-    finally:
-        os.close(fd)
+    with open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        return os.listdir(folder.fileno())  # noqa: PTH208 - a Path cannot name a folder by its descriptor
 
 
 def _stat(root: int, path: str) -> os.stat_result:
-    fd = open_beneath(root, path, os.O_PATH)
-    try:
-        return os.stat(fd)  # noqa: PTH116 - a Path cannot name a file by its descriptor
-    finally:
-        os.close(fd)
+    with open_beneath(root, path, os.O_PATH) as file:
+        return os.stat(file.fileno())  # noqa: PTH116 - a Path cannot name a file by its descriptor
 
 
 def _readlink(root: int, path: str) -> str:
     parent, name = parent_of(root, path)
-    try:
-        return os.readlink(name, dir_fd=parent)
-    finally:
-        os.close(parent)
+    with parent:
+        return os.readlink(name, dir_fd=parent.fileno())
 
 
 def _utime(root: int, path: str, *times: int) -> None:
-    fd = open_beneath(root, path, os.O_PATH)
-    try:
+    with open_beneath(root, path, os.O_PATH) as file:
         # Such a descriptor needs no right to read the file, and the system takes it for this by its name alone.
-        name = f"/proc/self/fd/{fd}"
-        os.utime(name, ns=(times[0], times[1])) if times else os.utime(name)
-    except FileNotFoundError:
-        raise Unsupported("there is no /proc, by which times are set", fix="mount /proc", operation="utime") from None
-    finally:
-        os.close(fd)
+        name = f"/proc/self/fd/{file.fileno()}"
+        try:
+            os.utime(name, ns=(times[0], times[1])) if times else os.utime(name)
+        except FileNotFoundError:
+            no_proc = "there is no /proc, by which times are set"
+            raise Unsupported(no_proc, fix="mount /proc", operation="utime") from None
 
 
 def _in_parent(do: Callable[..., None]) -> Callable[[int, str], None]:
@@ -55,10 +46,8 @@ def _in_parent(do: Callable[..., None]) -> Callable[[int, str], None]:
 
     def work(root: int, path: str) -> None:
         parent, name = parent_of(root, path)
-        try:
-            do(name, dir_fd=parent)
-        finally:
-            os.close(parent)
+        with parent:
+            do(name, dir_fd=parent.fileno())
 
     return work
 
@@ -70,14 +59,13 @@ def _rename(root: int, old: str, new: str) -> None:
         except OSError as error:
             raise failures.of_os(error, "rename", new) from None
         try:
-            os.rename(name, new_name, src_dir_fd=dir_fd, dst_dir_fd=other)
+            with other:
+                os.rename(name, new_name, src_dir_fd=dir_fd, dst_dir_fd=other.fileno())
         except OSError as error:
             too_long = error.errno == errno.ENAMETOOLONG and len(os.fsencode(new_name)) > len(os.fsencode(name))
             if error.errno in _OF_NEW or too_long:
                 raise failures.of_os(error, "rename", new) from None
             raise
-        finally:
-            os.close(other)
 
     _in_parent(to_new)(root, old)
 

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from zerohop._native import OpenFile
+from zerohop._native import OpenFile, duplicate, open_path
 from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import out_of_descriptors
 from zerohop.storage.alignment import USUAL, Alignment, alignment_of, is_tmpfs, no_gpudirect
@@ -19,6 +19,7 @@ from zerohop.storage.failures import of_errno
 from zerohop.storage.file import FLAGS, File
 
 if TYPE_CHECKING:
+    from zerohop._native import HeldDescriptor
     from zerohop.storage.file_engine import FileEngine
 
 # What a descriptor allows, as a mode.
@@ -39,30 +40,25 @@ def opened(
     """
     if required and FLAGS[mode] & os.O_CREAT:
         _check_folder(root, path)
-    fd = open_beneath(root, path, FLAGS[mode] | _NO_WAITING)
-    try:
+    with open_beneath(root, path, FLAGS[mode] | _NO_WAITING) as held:  # empty at the end, if native code has it
+        fd = held.fileno()
         _check_regular(fd, "open", path)
         _wait_again(fd)
         if required:
             check_file(fd, "open", path)  # before it is emptied
         if mode == "w":
             os.ftruncate(fd, 0)
-    except BaseException:
-        os.close(fd)
-        raise
-    wanted = ("open", path) if required else None
-    native, alignment = _native(fd, FLAGS[mode] & os.O_ACCMODE, direct, wanted, gpu_required=gpu_required)
+        wanted = ("open", path) if required else None
+        native, alignment = _native(held, FLAGS[mode] & os.O_ACCMODE, direct, wanted, gpu_required=gpu_required)
     return File(store, path, mode, native, alignment)
 
 
 def _check_folder(root: int, path: str) -> None:
     """Raise Unsupported before a file is made that would have no way past the page cache."""
     folder, _ = parent_of(root, path)
-    try:
-        if is_tmpfs(folder):
+    with folder:
+        if is_tmpfs(folder.fileno()):
             raise no_such_way("open", path)
-    finally:
-        os.close(folder)
 
 
 def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: bool, gpu_required: bool) -> File:
@@ -85,9 +81,9 @@ def of_descriptor(store: FileEngine, fd: int, direct: bool | None, *, required: 
         said, fix = "the descriptor was opened with O_PATH, and neither reads nor writes", "open it without O_PATH"
         raise of_errno(errno.EBADF, "file_of", path, said=said, fix=fix)
     access = flags & os.O_ACCMODE
-    own = _another(fd, access, flags, path)
     wanted = ("file_of", path) if required else None
-    native, alignment = _native(own, access, direct, wanted, gpu_required=gpu_required)
+    with _another(fd, access, flags, path) as own:
+        native, alignment = _native(own, access, direct, wanted, gpu_required=gpu_required)
     return File(store, path, _MODES[access], native, alignment, readable=access != os.O_WRONLY)
 
 
@@ -99,18 +95,18 @@ def path_of(fd: int) -> str:
         return f"descriptor {fd}"
 
 
-def _another(fd: int, access: int, flags: int, path: str) -> int:
+def _another(fd: int, access: int, flags: int, path: str) -> HeldDescriptor:
     """Return a descriptor of the same file that stays when the caller closes theirs."""
     try:
         # Opened anew it has a position and flags of its own: O_APPEND, which ignores offsets, is not among them.
-        own = os.open(f"/proc/self/fd/{fd}", access | _NO_WAITING | os.O_CLOEXEC)
+        own = open_path(f"/proc/self/fd/{fd}", access | _NO_WAITING)
     except OSError:
         # There is no /proc, or the file's mode allows less by now than it did when the descriptor was made.
         if flags & os.O_APPEND and access != os.O_RDONLY:
             fix = "open it without O_APPEND"
             raise of_errno(errno.EINVAL, "file_of", path, said="with O_APPEND, offsets mean nothing", fix=fix) from None
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
-    _wait_again(own)
+        return duplicate(fd)
+    _wait_again(own.fileno())
     return own
 
 
@@ -125,36 +121,26 @@ def _wait_again(fd: int) -> None:
 
 
 def _native(
-    fd: int, access: int, direct: bool | None, required: tuple[str, str] | None, *, gpu_required: bool
+    held: HeldDescriptor, access: int, direct: bool | None, required: tuple[str, str] | None, *, gpu_required: bool
 ) -> tuple[OpenFile, Alignment]:
-    """Return the open file that native code takes, which owns the descriptor; or raise, with the descriptor closed.
+    """Return the open file that native code takes, which owns the descriptor from then on.
 
     Args:
-        fd: the descriptor.
+        held: the descriptor.
         access: what it allows, as a flag of ``os.open``.
         direct: as for ``Store.open``.
         required: names of the call and of the file if every transfer must go past the page cache, for the error.
         gpu_required: as for ``opened``.
     """
-    other = -1
-    try:
-        alignment = None if direct is False else alignment_of(fd)
-        if alignment is not None:
-            other = _without_cache(fd, access | (fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK))
-        _check_way(other, required)
-        how = _REQUIRED if required else _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
-        alignment = alignment or USUAL
-        return OpenFile(fd, other, *alignment, how, no_gpudirect(fd), gpu_required), alignment
-    except BaseException:
-        os.close(fd)
-        if other >= 0:
-            os.close(other)
-        raise
-
-
-def _check_way(past_cache_fd: int, required: tuple[str, str] | None) -> None:
-    if required is not None and past_cache_fd < 0:
+    fd, other = held.fileno(), None
+    alignment = None if direct is False else alignment_of(fd)
+    if alignment is not None:
+        other = _without_cache(fd, access | (fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK))
+    if required is not None and other is None:
         raise no_such_way(*required)
+    how = _REQUIRED if required else _NEVER if direct is False else _ALWAYS if direct else _AUTOMATIC
+    alignment = alignment or USUAL
+    return OpenFile(held, other, *alignment, how, no_gpudirect(fd), gpu_required), alignment
 
 
 def _check_regular(fd: int, operation: str, path: str) -> None:
@@ -167,12 +153,12 @@ def _check_regular(fd: int, operation: str, path: str) -> None:
         )
 
 
-def _without_cache(fd: int, flags: int) -> int:
-    """Return another descriptor of the same file, which goes past the page cache; -1 if its file system has none."""
+def _without_cache(fd: int, flags: int) -> HeldDescriptor | None:
+    """Return another descriptor of the same file, which goes past the page cache; None if its file system has none."""
     try:
         # By the descriptor, not by the path, which may lead to another file by now.
-        return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+        return open_path(f"/proc/self/fd/{fd}", flags | os.O_DIRECT)
     except OSError as error:
         if out_of_descriptors(error):
             raise
-        return -1
+        return None

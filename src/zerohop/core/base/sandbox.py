@@ -99,10 +99,14 @@ def _watching() -> Iterator[None]:
         raise named(error) from None
 
 
-class Selector(selectors.EpollSelector):
+# gevent removes it where it has patched the process, and says so when a Context is opened (frameworks.py).
+_Epoll: Final = getattr(selectors, "EpollSelector", selectors.SelectSelector)
+
+
+class Selector(_Epoll):  # type: ignore[misc,valid-type]  # it is the first of both for whoever can open a Context
     """Raises Unsupported, as Socket does, and LimitReached or RegistrationFailed where there is no room."""
 
-    close = unless_refused()(selectors.EpollSelector.close)
-    modify = _watching()(selectors.EpollSelector.modify)
-    register = _watching()(selectors.EpollSelector.register)
-    select = naming("epoll_wait", "")(selectors.EpollSelector.select)
+    close = unless_refused()(_Epoll.close)
+    modify = _watching()(_Epoll.modify)
+    register = _watching()(_Epoll.register)
+    select = naming("epoll_wait", "")(_Epoll.select)

@@ -110,7 +110,7 @@ def _wanted(bound: str, advertise: str, source: str, *, both: bool) -> str:
             return bound
         raise ValueError(
             f"{source}={shown(advertise)}: this Context listens on {bound} only, which is no address of {advertise}. "
-            f'Fix: listen="0.0.0.0:0"'
+            f'Fix: listen="0.0.0.0:0", or ZEROHOP_LISTEN=0.0.0.0:0'
         )
     for family in _families(bound, both=both):
         for found in _of_family(named, family):

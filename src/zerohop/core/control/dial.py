@@ -39,7 +39,10 @@ _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
 _NO_WAY: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 _V6: Final = 6
-_LISTEN: Final = 'have the peer listen where others reach it: listen="0.0.0.0:0", and the same secret= on both sides'
+_LISTEN: Final = (
+    'have the peer listen where others reach it: listen="0.0.0.0:0" (or ZEROHOP_LISTEN), '
+    "and the same secret= (or ZEROHOP_SECRET) on both sides"
+)
 
 
 async def open_channel(control: ControlThread, where: Address, waits: Callable[[str], None]) -> Channel:

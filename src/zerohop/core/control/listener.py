@@ -307,7 +307,8 @@ def _check_exposed(listen: str, settings: Settings) -> None:
     if settings.secret is None and not settings.insecure:
         raise ValueError(
             f"{exposed}, and there is no secret to keep them out. "
-            f"Fix: pass secret=, or insecure=True on a network that you trust"
+            f"Fix: pass secret= (or set ZEROHOP_SECRET), "
+            f"or on a network that you trust insecure=True (ZEROHOP_INSECURE=1)"
         )
     if why := protection.why_not(settings.encryption):
         raise Unsupported(

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, TypeVar, Union
 import msgspec
 
 from zerohop.config.settings import MAX_FLOWS
-from zerohop.core.base.peer_text import printable
+from zerohop.core.base.peer_text import printable, quoted
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
@@ -413,8 +413,9 @@ def decode(body: bytes) -> Message:
     try:
         message = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        why = printable(str(error))[:MAX_LONG_TEXT]
-        raise ProtocolError(f"malformed message: {why}", fix="use the same version on both sides") from None
+        raise ProtocolError(
+            f"malformed message: {quoted(str(error))}", fix="use the same version on both sides"
+        ) from None
     for name in message.__struct_fields__:
         text = getattr(message, name)
         if isinstance(text, str) and not text.isprintable():

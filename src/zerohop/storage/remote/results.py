@@ -15,6 +15,7 @@ from zerohop.storage.failures import file_ends, of_errno
 _STAT_NAMES = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
 _STAT_TIMES = ("st_atime", "st_mtime", "st_ctime")
 _MOST: Final = (1 << 63) - 1
+_MOST_UNSIGNED: Final = (1 << 64) - 1
 # Calls whose answers are no wire.Value, and those that have a number for a result.
 _ANSWERS: Final[dict[str, type[wire.Stat | wire.Target]]] = {"stat": wire.Stat, "readlink": wire.Target}
 _WITH_NUMBER: Final = frozenset({"hole_in"})
@@ -53,12 +54,16 @@ def value_of(answer: wire.Value | wire.Stat | wire.Target, kind: str) -> int | s
         return os.fsdecode(answer.path)
     facts = answer.facts
     try:
-        first = [facts[name] for name in _STAT_NAMES]
-        if not all(isinstance(fact, int) and 0 <= fact < 1 << 64 for fact in first) or first[-1] > _MOST:
-            raise ValueError
+        first = [_natural(facts[name], _MOST if name == "st_size" else _MOST_UNSIGNED) for name in _STAT_NAMES]
         return os.stat_result([*first, *(int(facts[name]) for name in _STAT_TIMES)], facts)
     except (LookupError, ValueError, OverflowError):
         raise ProtocolError("malformed: facts of a file from the storage service") from None
+
+
+def _natural(fact: float, most: int) -> int:
+    if not isinstance(fact, int) or not 0 <= fact <= most:
+        raise ValueError(fact)
+    return fact
 
 
 def joined(records: np.ndarray[Any, Any], nbytes: int, kind: str, path: str, *, whole: bool) -> int:
