@@ -55,6 +55,10 @@ Posted Engine::try_post(Endpoint& endpoint, const Request& request) {
     if (closed()) {
         return {Posted::What::failed, {Status::closed, Reason::context_closed}};
     }
+    // Joining the group would end an operation that has not ended by then, and its bytes might have moved.
+    if (request.group != nullptr && request.group->ended()) {
+        return {Posted::What::failed, request.group->outcome()};
+    }
     Posted posted = endpoint.post(request);
     after_post(endpoint, request, posted, request.started_ns); // still good as the time now
     return posted;
