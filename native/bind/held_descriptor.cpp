@@ -29,7 +29,7 @@ constexpr int kTries = 100;
 // Returns a path as the system takes it.
 std::string encoded(nb::handle path) {
     PyObject* bytes = nullptr;
-    if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0) {
+    if (PyUnicode_FSConverter(path.ptr(), static_cast<void*>(&bytes)) == 0) {
         throw nb::python_error();
     }
     const nb::bytes held = nb::steal<nb::bytes>(bytes);
@@ -92,7 +92,8 @@ void register_held_descriptor(nb::module_& m) {
                 self.descriptor.reset();
             },
             "Closes it; idempotent.")
-        .def("__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> HeldDescriptor"))
+        .def(
+            "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> HeldDescriptor"))
         .def(
             "__exit__",
             [](PyHeldDescriptor& self, const nb::args& /*raised*/) {

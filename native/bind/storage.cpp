@@ -171,7 +171,8 @@ void register_storage(nb::module_& m) {
             },
             nb::arg("held"), nb::arg("held_direct").none(), nb::arg("memory_alignment"), nb::arg("offset_alignment"),
             nb::arg("direct"), nb::arg("no_gpudirect"), nb::arg("gpu_required"),
-            "Takes both descriptors; the second has O_DIRECT, if there is one. no_gpudirect: why cuFile is not to be asked.")
+            "Takes both descriptors; the second has O_DIRECT, if there is one. no_gpudirect: why cuFile is not to be "
+            "asked.")
         .def("obstacle", &obstacle, nb::arg("memory"), nb::arg("write"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"),
              "The first range that cannot be direct, and why; 0: all can.")
