@@ -254,13 +254,15 @@ namespace {
 // Calls `attempt` on another thread, where allocation number `after` fails; returns whether one has failed.
 bool failing_at(int64_t after, const std::function<void()>& attempt) {
     const Failing failing(after, 1);
+    bool told = false;
     std::thread([&] {
         try {
             attempt();
-        } catch (const std::bad_alloc&) { // the caller of what is tested would hear of it
+        } catch (const std::bad_alloc&) {
+            told = true;
         }
     }).join();
-    return failing.any();
+    return told || failing.any();
 }
 
 } // namespace
