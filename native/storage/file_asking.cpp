@@ -76,9 +76,8 @@ bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::share
     if (!usable()) {
         return false;
     }
-    batch->epoch = epoch_ + waiters_.size();
+    batch->epoch = under_way_.begin(ranges.size());
     waiting_.at(static_cast<size_t>(batch->ends.priority)).push_back(std::move(batch));
-    under_way_.fetch_add(ranges.size(), std::memory_order_release);
     send();
     return true;
 }
@@ -211,28 +210,13 @@ void FileAsking::free_slot(uint32_t number) {
 
 OpRef FileAsking::under_way_at(int peer) {
     const std::lock_guard lock(lock_);
-    const size_t left = under_way_.load(std::memory_order_relaxed);
-    if (left == 0 || (peer >= 0 && peer != lane_->peer().id())) {
-        return {};
-    }
-    waiters_.push_back({engine_.operations().create(0), left});
-    return waiters_.back().op;
+    return peer >= 0 && peer != lane_->peer().id() ? OpRef() : under_way_.all();
 }
 
 // The caller holds the lock.
 void FileAsking::end(const Batch& batch, size_t range, const Ended& ended) {
     batch.sink->ended(batch.ranges[range].userdata, ended);
-    under_way_.fetch_sub(1, std::memory_order_release);
-    // Those that began to wait after it was posted wait for it.
-    for (size_t i = batch.epoch > epoch_ ? batch.epoch - epoch_ : 0; i < waiters_.size(); ++i) {
-        --waiters_[i].left;
-    }
-    while (!waiters_.empty() && waiters_.front().left == 0) {
-        const OpRef op = std::move(waiters_.front().op);
-        waiters_.pop_front();
-        ++epoch_;
-        engine_.finish(op, {});
-    }
+    under_way_.end_one(batch.epoch);
 }
 
 // Ends what the server was not asked for.

@@ -8,6 +8,7 @@
 #include "memory/place.hpp"
 #include "storage/file_messages.hpp"
 #include "storage/file_queue.hpp"
+#include "storage/under_way.hpp"
 
 #include <array>
 #include <atomic>
@@ -91,16 +92,12 @@ private:
         std::shared_ptr<Sink> sink;
         std::vector<Range> ranges;
         size_t next = 0;    // the first that the server was not asked for
-        uint64_t epoch = 0; // waiters that there have been when it was posted
+        uint64_t epoch = 0; // of under_way_
     };
     struct Slot {
         std::shared_ptr<Batch> batch; // null: free
         size_t range = 0;
         bool is_cancelled = false;
-    };
-    struct Waiter {
-        OpRef op;
-        size_t left; // transfers of its epoch, and of those before
     };
     struct Forgotten {
         Purpose::What what;
@@ -137,10 +134,8 @@ private:
     uint64_t bytes_asked_ = 0; // of transfers in slots
     std::vector<Slot> slots_;
     std::vector<uint32_t> free_;
-    std::deque<Waiter> waiters_;
-    uint64_t epoch_ = 0;              // of the first waiter
     std::vector<uint32_t> cancelled_; // slots whose cancelling the server was not told of
-    std::atomic<size_t> under_way_{0};
+    UnderWay under_way_{engine_};
     std::atomic<bool> unsent_{false};
     std::atomic<bool> is_closed_{false};
     mutable SpinLock forgotten_lock_;

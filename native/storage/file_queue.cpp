@@ -113,6 +113,7 @@ void FileQueue::take_left() {
 }
 
 void FileQueue::take(std::shared_ptr<Batch> batch) {
+    batch->epoch = transfers_.begin(batch->transfers.size());
     batch->fixed = fixed_.of(batch->memory.identity);
     batch->gpu = gpu_of(batch->memory);
     batch->fixed_file = batch->file->fixed_in(io_);
@@ -235,6 +236,16 @@ bool FileQueue::idle() const {
     return is_closed_.load(std::memory_order_seq_cst) && is_done() && !any_left_.load(std::memory_order_seq_cst);
 }
 
+// Peers have no part in what this process moves by itself.
+OpRef FileQueue::under_way_at(int peer) {
+    if (peer >= 0) {
+        return {};
+    }
+    const std::lock_guard lock(lock_);
+    take_left();
+    return transfers_.all();
+}
+
 void FileQueue::abandon() {
     abandoned_ = true;
     io_.abandon();
@@ -287,6 +298,7 @@ void FileQueue::fail(Transfer& transfer, Outcome outcome, int error) {
 void FileQueue::end(Batch& batch, Transfer& transfer) {
     const uint64_t nbytes = std::min(transfer.reached, transfer.limit);
     batch.sink->ended(transfer.range.userdata, {nbytes, transfer.failure, transfer.error});
+    transfers_.end_one(batch.epoch);
 }
 
 } // namespace zerohop::storage

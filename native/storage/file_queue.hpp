@@ -11,6 +11,7 @@
 #include "storage/fixed_buffers.hpp"
 #include "storage/open_file.hpp"
 #include "storage/staging_blocks.hpp"
+#include "storage/under_way.hpp"
 
 #include <array>
 #include <atomic>
@@ -90,7 +91,8 @@ struct Batch {
         int error = 0;
     };
     std::vector<Transfer> transfers;
-    size_t next = 0; // the first that pieces are to be made for
+    size_t next = 0;    // the first that pieces are to be made for
+    uint64_t epoch = 0; // of UnderWay
 };
 
 class FileQueue final : public Work {
@@ -126,6 +128,7 @@ public:
     Backlog backlog() const override;
     void close(Outcome outcome) override;
     bool idle() const override;
+    OpRef under_way_at(int peer) override;
     void abandon() override;
 
 private:
@@ -171,7 +174,7 @@ private:
     void fail(Transfer& transfer, Outcome outcome, int error);
     void fail_rest(Batch& batch, Outcome outcome);
     static void stop(Transfer& transfer) { transfer.limit = transfer.issued; }
-    static void end(Batch& batch, Transfer& transfer);
+    void end(Batch& batch, Transfer& transfer);
 
     // The memory that the system and devices use while transfers are under way.
     struct InUse {
@@ -202,7 +205,8 @@ private:
     std::optional<Outcome> closed_;
     std::mutex carrying_mutex_;
     std::atomic<bool> carries_{false}; // a file was met whose bytes a carrier moves
-    std::atomic<size_t> under_way_{0};
+    UnderWay transfers_{engine_};
+    std::atomic<size_t> under_way_{0}; // pieces
     std::atomic<size_t> copies_{0};
     std::atomic<bool> unsent_{false};
     std::atomic<bool> is_closed_{false};

@@ -55,6 +55,36 @@ TEST_CASE("files: a caller does not wait for the thread that looks at other file
     CHECK(files.side.wait(first).ok());
 }
 
+TEST_CASE("files: what waits for all that is under way ends with that, whatever ends first and begins later") {
+    auto made = std::make_unique<PlayedIo>();
+    PlayedIo& io = *made;
+    const Files files(std::move(made));
+    const TestFile file(Bytes(8192, 1));
+    const auto memory = files.side.alloc(8192);
+    CHECK_FALSE(files.queue->under_way_at(-1));
+    const OpRef late = files.start(file, memory, false, {{.nbytes = 100}});
+    late->finish({Status::deadline, Reason::none}); // its bytes still move
+    const OpRef first = files.start(file, memory, false, {{.nbytes = 200}});
+    const OpRef both = files.queue->under_way_at(-1);
+    CHECK_FALSE(files.queue->under_way_at(0)); // no peer's
+    const OpRef second = files.start(file, memory, false, {{.nbytes = 300}});
+    const OpRef all = files.queue->under_way_at(-1);
+    const std::vector<Job> jobs = io.added();
+    REQUIRE(jobs.size() == 3);
+    const auto end = [&](size_t which) { io.end(jobs[which], static_cast<int32_t>(jobs[which].nbytes)); };
+    end(1);
+    CHECK(files.side.wait(first).ok());
+    CHECK_FALSE(both->done());
+    end(2);
+    CHECK(files.side.wait(second).ok());
+    CHECK_FALSE(both->done());
+    CHECK_FALSE(all->done());
+    end(0);
+    CHECK(files.side.wait(both).ok());
+    CHECK(files.side.wait(all).ok());
+    CHECK_FALSE(files.queue->under_way_at(-1));
+}
+
 TEST_CASE("files: many threads post at once, and the queue is closed under them") {
     for (auto& io : backends()) {
         const Files files(std::move(io));

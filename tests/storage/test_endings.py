@@ -88,6 +88,20 @@ def test_a_read_under_way(
         del store, operation, target
 
 
+@pytest.mark.parametrize("engine", ["auto", "threads"])
+def test_a_flush_after_a_deadline(tmp_path: Path, random_file: Callable[..., np.ndarray], engine: str) -> None:
+    """Bytes of a read that ran out of time may still move; after a flush they do not, and the memory can be used."""
+    random_file("data", 64 * MIB)
+    with storage.open_store(tmp_path, engine=engine) as store:  # type: ignore[arg-type]  # one of the two names
+        target = np.zeros(64 * MIB, np.uint8)
+        with store.open("data").result() as file:
+            for _ in range(8):
+                operation = file.read_into(target, timeout=1e-6)
+                assert operation.exception(PATIENCE_S) is not None
+                store.context.flush().result(PATIENCE_S)
+                assert not operation.memory_in_use
+
+
 def test_a_forked_child(local_store: Store) -> None:
     """A child closes its copy although a thread that it lacks was opening a file."""
     assert isinstance(local_store, LocalStore)

@@ -215,6 +215,7 @@ class Face(AsyncCloseable):
 
     def _file_queue(self, depth: int, threads: int, staging_bytes: int, *, uring: bool) -> FileQueue:
         """Return what carries out the transfers between files and memory of this Context."""
+        self._core.beside_lanes = True
         try:
             return FileQueue(self._core.engine, depth, threads, staging_bytes, uring)
         except NativeError as error:
@@ -230,7 +231,7 @@ class Face(AsyncCloseable):
         lane = _ring_of(link)
         if lane is None:
             return None
-        self._core.asks = True
+        self._core.beside_lanes = True
         return FileAsking(self._core.engine, lane)
 
     def _file_serving(self, link: Link, files: FileQueue, answers: int, count: ServedBytes) -> FileServing | None:

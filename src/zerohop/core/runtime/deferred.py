@@ -204,7 +204,7 @@ def _conclude(
 
 
 def unfinished(core: Runtime, peer: str = "", native_id: int = -1) -> list[Operation[Any]]:
-    """Return operations that end with what was deferred and what a server was asked for by now.
+    """Return operations that end with what was deferred, and with the transfers of files, that are under way now.
 
     Args:
         core: the core of the Context.
@@ -212,7 +212,7 @@ def unfinished(core: Runtime, peer: str = "", native_id: int = -1) -> list[Opera
         native_id: the engine's id of it; -1: all.
     """
     found: list[Operation[Any]] = [operation for operation, to in core.deferred.copy().items() if peer in ("", to)]
-    if core.asks:
+    if core.beside_lanes:
         asked = core.engine.works_under_way_at(native_id)
         found += [begun(InFlight[int](), core, "flush", 0, op, None) for op in asked]
     return found

@@ -42,7 +42,7 @@ class Runtime:
         forked: whether this is the copy of a parent's Context in a forked child.
         turn_ends_ns: time until which a task may await operations that have ended without a turn for other tasks.
         deferred: operations that the control thread has still to post, each with the id of its peer.
-        asks: whether a server was ever to be asked over a lane, which a flush then waits for.
+        beside_lanes: whether there ever was work beside the lanes, as transfers of files are, which a flush then waits for.
         preparing: first uses that ``_nowait`` calls have begun, by handle or URL: None while the preparation runs,
             else its failure.
         gates: where first uses of a peer's memory wait for their turn, by the URL that a handle names.
@@ -64,7 +64,7 @@ class Runtime:
         self.turn_ends_ns = 0
         # The keys are Deferred operations, whose class is declared above this one.
         self.deferred: dict[Any, str] = {}
-        self.asks = False
+        self.beside_lanes = False
         self.preparing: dict[object, Exception | None] = {}
         # Operations that wait at a gate, or are inside, hold it.
         self.gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
