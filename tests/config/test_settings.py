@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from zerohop.config import environment
 from zerohop.config.nic_filter import NicFilter
+from zerohop.config.processors import usable_processors
 from zerohop.config.settings import SETTINGS, UNSET, Settings, resolve
 from zerohop.config.verbs_options import VerbsOptions
 
@@ -209,3 +211,12 @@ def test_a_secret_is_not_shown(secret: Any) -> None:
         assert ("secret='<hidden>'" in text) is (secret is not None)
         assert ("secret=None" in text) is (secret is None)
     assert settings.secret == (None if secret is None else b"open sesame")
+
+
+def test_processors_where_a_sandbox_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> set[int]:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_getaffinity", refuse)
+    assert usable_processors() == {*range(os.cpu_count() or 1)}
+    assert resolve({}, {}).tcp_flows >= 1

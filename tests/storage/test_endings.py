@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.patience import ANSWER_S, PATIENCE_S
 from zerohop import storage
 from zerohop.storage.local_store import LocalStore
@@ -331,3 +332,39 @@ print(threads())
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("[]\n", "", 0)
+
+
+def _open_in_this_process(path: Path) -> int:
+    links = (each for each in Path("/proc/self/fd").iterdir())
+    return sum(os.path.realpath(each) == str(path) for each in links)
+
+
+@pytest.mark.parametrize("is_served", [False, True], ids=["local", "served"])
+@pytest.mark.parametrize("lent", [False, True], ids=["array", "iov"])
+def test_closed_files_whose_transfers_have_ended(
+    tmp_path: Path, random_file: Callable[..., np.ndarray], is_served: bool, lent: bool
+) -> None:
+    """They are closed, whether their results were asked for or not."""
+    random_file("data", 4096)
+    with storage.Server(tmp_path) as server, storage.open_store(server.url if is_served else tmp_path) as store:
+        target = store.iov(4096) if lent else np.zeros(4096, np.uint8)
+        kept = []
+        for _ in range(5):
+            with store.open("data").result(PATIENCE_S) as file:
+                kept.append(file.read_into(target))
+        eventually(lambda: all(operation.done() for operation in kept), "they do not end")
+        eventually(lambda: _open_in_this_process(tmp_path / "data") == 0, "files are kept open")
+        assert [operation.result(PATIENCE_S) for operation in kept] == [4096] * 5
+
+
+def test_a_result_that_was_forgotten(local_store: Store) -> None:
+    operation: Any = local_store.stat(".")
+    with pytest.raises(AttributeError, match=r"no 'st_size'.*call result\(\) first"):
+        print(operation.st_size)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = storage.open_store(tmp_path)
+    store.close()
+    with pytest.raises(zh.Closed, match=r"the Store is closed.*open_store\(\)"):
+        store.open("data")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop.config.checks import check_encodable, check_flag, check_int, check_seconds, check_text
 from zerohop.config.environment import warn_of_unknown
+from zerohop.config.processors import usable_processors
 from zerohop.config.protection import ENCRYPTIONS
 from zerohop.config.providers import PROVIDERS
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
@@ -191,7 +192,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
 
 
 def _usual_flows() -> int:
-    return max(1, min(_USUAL_FLOWS, len(os.sched_getaffinity(0)) // _PROCESSORS_A_FLOW))
+    return max(1, min(_USUAL_FLOWS, len(usable_processors()) // _PROCESSORS_A_FLOW))
 
 
 def _settled_encryption(settings: Settings) -> Encryption:

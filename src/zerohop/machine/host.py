@@ -8,6 +8,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerohop.config.processors import usable_processors
 from zerohop.machine import files
 from zerohop.machine.pci import numa_nodes
 
@@ -55,7 +56,7 @@ def read_cpu(root: Path) -> Cpu:
         model=cpuinfo.get("model name") or cpuinfo.get("CPU part") or "unknown",
         architecture=platform.machine(),
         online=os.cpu_count() or 1,
-        usable=len(os.sched_getaffinity(0)),
+        usable=len(usable_processors()),
         quota=_quota(files.text(root / "sys/fs/cgroup/cpu.max")),
         numa_nodes=max(1, len(numa_nodes(root))),
     )

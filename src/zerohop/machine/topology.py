@@ -17,12 +17,12 @@ order; to keep them apart, give each its own filter.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerohop.config.nic_filter import NicFilter, matches
+from zerohop.config.processors import usable_processors
 from zerohop.machine import files
 from zerohop.machine.gids import choose_gid
 from zerohop.machine.nics import by_number
@@ -140,7 +140,7 @@ def process_numa_node(root: Path = Path("/"), cpus: Iterable[int] | None = None)
         root: root of the file system with the nodes.
         cpus: processors to consider; None: those that this process may run on.
     """
-    wanted = set(os.sched_getaffinity(0) if cpus is None else cpus)
+    wanted = set(usable_processors() if cpus is None else cpus)
     holding = [
         node
         for node in numa_nodes(root)

@@ -63,9 +63,9 @@ class FileEngine(Face, abc.ABC):
 
     def check_usable(self) -> None:
         """Raise Closed if the Store or its Context is closed."""
+        if self._closed and not self._core.forked:
+            raise Closed("the Store is closed", fix="open another one: open_store()", operation="storage")
         self._core.check_open()
-        if self._closed:
-            raise Closed("the Store is closed", operation="storage")
 
     def memory_of(self, x: Local | Iov | ImportedIov) -> AnyMemory:
         """Return the memory that an argument names; an array is registered through the cache."""

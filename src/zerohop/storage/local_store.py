@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from zerohop._native import URING_DEPTH, NativeError, Reached, duplicate, open_path
 from zerohop.config.checks import check_int
+from zerohop.config.processors import usable_processors
 from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
 from zerohop.shown import shown
@@ -51,7 +52,7 @@ def threads_of(threads: int | None) -> int:
     """
     if threads is None:
         least, most = _USUAL_THREADS
-        return min(most, max(least, len(os.sched_getaffinity(0))))
+        return min(most, max(least, len(usable_processors())))
     check_int("threads", threads, 1, _MOST_THREADS)
     return threads
 
@@ -170,8 +171,10 @@ class LocalStore(Store):
             route, reached = await self._reach(here, handle)
             if reached is None:
                 raise Unsupported(
-                    f"this process does not reach the memory by itself, but over {route.explanation.provider}",
-                    fix="import memory that alloc() or iov() has made in a process of this host; or read in its owner",
+                    f"this process does not reach the memory by itself, but over {route.explanation.provider}; "
+                    "or its owner has closed it",
+                    fix="import memory that alloc() or iov() has made in a process of this host, and keeps open; for a "
+                    "device's, open the Store with that device; or read in its owner",
                     operation="import_iov",
                 )
             index, address = reached.place()
@@ -264,7 +267,7 @@ class LocalStore(Store):
             raise failure from None
         path = FilePath(file.path, self.engine, self.why_no_uring, view.device, moved, why_staged, writes=writes)
         operation = FileTransfer()
-        begun(operation, self._core, kind, nbytes, posted, (view, native), path)
+        begun(operation, self._core, kind, nbytes, posted, view, path)  # native code keeps the file
         return operation
 
     def keep(self, memory: Reached) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from zerohop._native import NativeError
 from zerohop.config.checks import check_flag, check_seconds
-from zerohop.core.face import index_array
+from zerohop.core.face import Closeable, index_array
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, from_native
 from zerohop.shown import shown
 from zerohop.storage.completion import RECORD, Completion, RingFlags, completions
@@ -32,8 +32,8 @@ _PRIORITIES: Final = {"high": 0, "normal": 1, "low": 2}
 _CTRL_C_NS: Final = 200_000_000
 
 
-class Ring:
-    """Begins transfers and gives their results, many in one call. Thread-safe.
+class Ring(Closeable):
+    """Begins transfers and gives their results, many in one call. Thread-safe; a context manager.
 
     ``prepare`` and ``prepare_many`` add transfers, ``submit`` begins all that were added, ``wait`` gives results in the
     order in which transfers end. Each transfer that was added and submitted has one result. Memory and files stay in

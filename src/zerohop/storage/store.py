@@ -222,7 +222,8 @@ class Store(FileEngine):
 def check_path(path: object) -> None:
     """Raise TypeError for what is no text, and ValueError for a text that no path can be."""
     if not isinstance(path, str):
-        raise TypeError(f"a path is a string, not {type(path).__name__}")
+        fix = ": pass str(path)" if isinstance(path, os.PathLike) else ""
+        raise TypeError(f"a path is a string, not {type(path).__name__}{fix}")
     if "\0" in path:
         raise ValueError("a path has no null character")
     try:

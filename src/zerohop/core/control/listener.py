@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -81,9 +82,14 @@ class Listeners:
             if out_of_descriptors(error):
                 raise from_os(error, operation="listen") from None
             zone = isinstance(error, socket.gaierror) and "%" in where
+            fix = "name an interface of this host behind the %: ip -6 addr" if zone else _ANOTHER
+            if error.errno == errno.EAFNOSUPPORT:  # of the kernel, or of a sandbox such as systemd's
+                fix = "have the sandbox allow sockets of the family"
+                if not where.startswith("a Unix"):
+                    fix += ", or pass listen=None: peers of this host then come by the Unix socket"
             raise Unsupported(
                 f"cannot listen on {where}: {error.strerror or error}",
-                fix="name an interface of this host behind the %: ip -6 addr" if zone else _ANOTHER,
+                fix=fix,
                 operation="listen",
             ) from None
         except BaseException as error:

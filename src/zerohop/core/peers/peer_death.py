@@ -48,6 +48,8 @@ class EngineEvents:
     def handle(self) -> None:
         """Handle what the engine has found: dead peers, lanes that are down, changed NIC ports."""
         engine = self._core.engine
+        if self._core.gone:  # a close that did not wait for this thread was in the middle of its turn
+            return
         changed: dict[int, None] = {}
         for token in engine.events.drain():
             if token & _PORT_CHANGED:

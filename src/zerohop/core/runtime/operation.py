@@ -67,6 +67,14 @@ class Operation(NotCopyable, Generic[T]):
 
     _copy_refusal = "an Operation stays in its process, and is not copied; pass on what its result() gives"
 
+    if not TYPE_CHECKING:  # a type checker finds such a mistake itself
+
+        def __getattr__(self, name: str) -> object:
+            for each in type(self).__mro__:
+                if name in each.__dict__:  # it has raised an error of its own, and does so again
+                    return each.__dict__[name].__get__(self, type(self))
+            raise AttributeError(f"an Operation has no {name!r}, only its value may: call result() first, or await it")
+
     _core: Runtime
     _kind: str
     _path: Path | None

@@ -42,7 +42,7 @@ class Runtime:
         forked: whether this is the copy of a parent's Context in a forked child.
         turn_ends_ns: time until which a task may await operations that have ended without a turn for other tasks.
         deferred: operations that the control thread has still to post, each with the id of its peer.
-        beside_lanes: whether there ever was work beside the lanes, as transfers of files are, which a flush then waits for.
+        beside_lanes: whether there ever was work beside the lanes, as transfers of files are, for which a flush waits.
         preparing: first uses that ``_nowait`` calls have begun, by handle or URL: None while the preparation runs,
             else its failure.
         gates: where first uses of a peer's memory wait for their turn, by the URL that a handle names.

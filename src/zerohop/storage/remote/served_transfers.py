@@ -141,7 +141,7 @@ class ServedTransfers(Store):
             op, how = posted
             path.took(how)
             operation = ServedTransfer()
-            begun(operation, self._core, kind, nbytes, op, (view, native), path)
+            begun(operation, self._core, kind, nbytes, op, view, path)  # native code keeps the file's number
             return operation
 
         moving = Transfer(
@@ -169,7 +169,7 @@ class ServedTransfers(Store):
                     answered.set_result(answer)
 
             # The server uses the memory until this one has ended, also if the other has a deadline or is cancelled.
-            began.append(self._defer("serve", 0, serve, keep=(view, native), peer=peer, at_end=lent.release))
+            began.append(self._defer("serve", 0, serve, keep=view, peer=peer, at_end=lent.release))
             operation.made_of(began)
             try:
                 answer = await answered
@@ -192,7 +192,7 @@ class ServedTransfers(Store):
             deadline_ns,
             work,
             nbytes=nbytes,
-            keep=(view, native),
+            keep=view,
             path=path,
             peer=peer,
             wants_operation=True,
