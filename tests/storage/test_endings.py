@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -368,3 +370,14 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(zh.Closed, match=r"the Store is closed.*open_store\(\)"):
         store.open("data")
+
+
+def test_nothing_is_copied(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """The end of a copy would be that of the original."""
+    random_file("data", 100)
+    with store.open("data").result(PATIENCE_S) as file, store.ring(1) as ring, store.iov(100) as iov:
+        for each in (store, file, ring, iov):
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="stays in its process, and is not copied"):
+                    make(each)
+        file.read_into(iov).result(PATIENCE_S)

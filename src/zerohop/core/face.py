@@ -22,7 +22,7 @@ from zerohop._native import (
 )
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.peer_text import one_line
-from zerohop.core.base.resource import AsyncCloseable, Closeable
+from zerohop.core.base.resource import AsyncCloseable, Closeable, NotCopyable
 from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
@@ -71,6 +71,7 @@ __all__ = [
     "Link",
     "Local",
     "Memory",
+    "NotCopyable",
     "Notification",
     "NotificationWait",
     "Operation",
@@ -106,7 +107,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Face(AsyncCloseable):
+class Face(AsyncCloseable, NotCopyable):
     """Holds the Context of one object of a face, and hears when a peer is lost.
 
     The constructor of a subclass ends with ``_join_context``, its ``close`` with ``_leave_context`` and
@@ -116,6 +117,8 @@ class Face(AsyncCloseable):
     Attributes:
         context: the Context that it uses.
     """
+
+    _copy_refusal = "an object of a face stays in its process, and is not copied; make one in each process"
 
     def __init__(self, ctx: Context | None, settings: Mapping[str, Any], timeout: float | None) -> None:
         """Use a Context, or open one that is closed with this object.

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop.config.checks import check_flag
+from zerohop.core.face import NotCopyable
 from zerohop.errors import Closed, StorageError
 from zerohop.storage.failures import of_errno
 from zerohop.storage.numbers import byte_number
@@ -32,7 +33,7 @@ FLAGS: Final[dict[str, int]] = {
 }
 
 
-class File:
+class File(NotCopyable):
     """Represents an open file. Thread-safe; a context manager.
 
     Operations that are under way when it is closed end as usual. The file stays open until they have.
@@ -44,6 +45,8 @@ class File:
             ``"r+"`` both, and ``"w"`` writes only.
         alignment: what must be a multiple of how many bytes for a transfer to go past the page cache; None: a server's.
     """
+
+    _copy_refusal = "a File stays in its process, and is not copied; open its path there"
 
     def __init__(
         self,

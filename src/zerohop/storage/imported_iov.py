@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.core.face import HOST, Closeable, RemoteBuffer, start_of
+from zerohop.core.face import HOST, Closeable, NotCopyable, RemoteBuffer, start_of
 from zerohop.errors import Closed
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zerohop.core.face import Rights
 
 
-class ImportedIov(Closeable):
+class ImportedIov(Closeable, NotCopyable):
     """Stands for memory of another process, which this process reaches by itself. It is used as an Iov is.
 
     The owner may close the memory at any time: transfers that have begun end as usual, and later ones with
@@ -22,6 +22,8 @@ class ImportedIov(Closeable):
         handle: the owner's handle.
         device: ``"host"``, or the name of the device of this process that reaches the memory.
     """
+
+    _copy_refusal = "an ImportedIov stays in its process, and is not copied; import it there, too"
 
     def __init__(self, handle: RemoteBuffer, reached: Reached, device: str, address: int) -> None:
         """Use ``Store.import_iov``."""

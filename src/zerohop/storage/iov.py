@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from zerohop.core.face import HOST, Closeable, Memory, Rights, View
+from zerohop.core.face import HOST, Closeable, Memory, NotCopyable, Rights, View
 from zerohop.shown import shown
 from zerohop.storage.gpu_work import synchronize
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LINE: Final = 256
 
 
-class Iov(Closeable):
+class Iov(Closeable, NotCopyable):
     """Holds a range of registered memory that files are read into and written from, many times.
 
     The system keeps the pages of host memory at hand until the Iov is closed or dropped, which saves it a good part of
@@ -27,6 +27,8 @@ class Iov(Closeable):
         memory: the Memory or View that it is made of.
         not_fixed: why the system does not keep the pages at hand: transfers are right, and slower; empty if it does.
     """
+
+    _copy_refusal = "an Iov stays in its process, and is not copied; send iov.export(), or wrap() it again"
 
     def __init__(self, memory: Memory | View, not_fixed: str, release: Callable[[], None], *, owned: bool) -> None:
         """Use ``Store.iov`` or ``Store.wrap``."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from zerohop._native import NativeError
 from zerohop.config.checks import check_flag, check_seconds
-from zerohop.core.face import Closeable, index_array
+from zerohop.core.face import Closeable, NotCopyable, index_array
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, from_native
 from zerohop.shown import shown
 from zerohop.storage.completion import RECORD, Completion, RingFlags, completions
@@ -32,7 +32,7 @@ _PRIORITIES: Final = {"high": 0, "normal": 1, "low": 2}
 _CTRL_C_NS: Final = 200_000_000
 
 
-class Ring(Closeable):
+class Ring(Closeable, NotCopyable):
     """Begins transfers and gives their results, many in one call. Thread-safe; a context manager.
 
     ``prepare`` and ``prepare_many`` add transfers, ``submit`` begins all that were added, ``wait`` gives results in the
@@ -43,6 +43,8 @@ class Ring(Closeable):
     the rest when it is full, when ``batch_wait`` seconds have passed, or when somebody waits for results. With a
     negative ``io_depth`` the rest begins at once unless ``batch_wait`` says how long it may wait.
     """
+
+    _copy_refusal = "a Ring stays in its process, and is not copied; make another one: store.ring()"
 
     def __init__(
         self,

@@ -33,6 +33,8 @@ class Store(FileEngine):
         folder: path of the folder, or the URL of the server that has it.
     """
 
+    _copy_refusal = "a Store stays in its process, and is not copied; open_store() there"
+
     folder: str
 
     def open(self, path: str, mode: Mode = "r", *, direct: bool | None = None) -> Operation[File]:

@@ -51,6 +51,8 @@ class Transport(Face, PairTransfers):
         device: the device that it was made for: ``"host"``, ``"cuda:0"``, ``"sim:0"``, ...
     """
 
+    _copy_refusal = "a Transport stays in its process, and is not copied; make one there, and send bind()'s URL"
+
     def __init__(
         self, device: object = "host", *, ctx: Context | None = None, timeout: float | None = None, **settings: Any
     ) -> None:

@@ -57,6 +57,8 @@ class Server(Face):
         url: what clients pass to ``open_store``.
     """
 
+    _copy_refusal = "a Server stays in its process, and is not copied; send server.url"
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
