@@ -128,6 +128,13 @@ void gather_pages(std::byte* data, size_t nbytes) {
     madvise(first, whole, kCollapse);
 }
 
+void populate_pages([[maybe_unused]] std::byte* data, [[maybe_unused]] size_t nbytes) {
+#ifdef MADV_POPULATE_READ
+    const size_t lead = reinterpret_cast<uintptr_t>(data) % page_bytes();
+    madvise(data - lead, nbytes + lead, MADV_POPULATE_READ);
+#endif
+}
+
 std::shared_ptr<void> map_private(size_t nbytes, int protection) {
     return map(nbytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }

@@ -27,5 +27,7 @@ namespace zerohop {
 // Has the kernel move what a range has into huge pages, where it can, whatever else uses the range meanwhile. Changes
 // no byte. Takes up to four times as long as the first touch of all of it.
 void gather_pages(std::byte* data, size_t nbytes);
+// Has the kernel find memory for all pages of a range, where it can. Changes no byte.
+void populate_pages(std::byte* data, size_t nbytes);
 
 } // namespace zerohop

@@ -162,6 +162,7 @@ bool FileQueue::fix(const Place& memory, std::weak_ptr<const void> object, std::
     if (!memory.foreign && memory.nbytes <= kGatheredBytes) {
         gather_pages(memory.host, memory.nbytes);
     }
+    populate_pages(memory.host, memory.nbytes); // which takes long, and would under the lock hold up all transfers
     const std::lock_guard lock(lock_);
     return !closed_ && fixed_.add(memory, std::move(object), why);
 }

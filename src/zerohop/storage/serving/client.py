@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zerohop.storage.serving.delivery import Delivery
 
     Reach: TypeAlias = Callable[[RemoteBuffer], Awaitable[tuple[Route, Reached | None]]]
+    InThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
 
 # Handles that are remembered; one more replaces the oldest.
 _MOST_HANDLES: Final = 1024
@@ -160,7 +161,7 @@ class Client:
             self._numbered[number] = keep_reached(known.route)
         return wire.Reached(number, known.route.explanation.form)
 
-    async def keep(self, handle: bytes, reach: Reach) -> None:
+    async def keep(self, handle: bytes, reach: Reach, in_thread: InThread) -> None:
         """Have the system keep the pages of the client's memory at hand, if it reaches them; errors as ``memory``."""
         if len(self._wanted) >= _MOST_HANDLES:
             return
@@ -168,7 +169,9 @@ class Client:
         reached = (await self.memory(handle, reach)).reached
         if reached is not None and not self._ended and self._wanted[handle] > 0 and handle not in self._kept:
             self._kept[handle] = reached
-            self._store.keep(reached)
+            await in_thread(lambda: self._store.keep(reached))
+            if self._kept.get(handle) is not reached:  # it was given back meanwhile
+                self._store.let_go(reached)
 
     def forget(self, handle: bytes) -> None:
         """End what ``keep`` began."""

@@ -151,7 +151,7 @@ class StorageService:
         if isinstance(request, wire.Move):
             return await self._move(client, request)
         if isinstance(request, wire.Keep):
-            await client.keep(request.handle, self._reach)
+            await client.keep(request.handle, self._reach, self._blocking)
             return wire.Value()
         if isinstance(request, wire.Reach):
             return await client.lane_number(request.handle, self._reach)
