@@ -10,21 +10,29 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import PATIENCE_S
+
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 NO_DOCTEST = """#!/bin/sh
 ! grep -q doctest
 """
 
 
-def progress(log: Path, command: str) -> subprocess.CompletedProcess[str]:
+def progressing(log: Path, command: str) -> subprocess.Popen[str]:
     """Of a shell's command, said twice a second."""
-    return subprocess.run(
+    return subprocess.Popen(
         [SCRIPTS / "progress.sh", log, "doing it", "bash", "-c", command],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PROGRESS_SECONDS": "0.5"},
-        check=False,
     )
+
+
+def progress(log: Path, command: str) -> subprocess.CompletedProcess[str]:
+    with progressing(log, command) as run:
+        out, err = run.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +44,18 @@ def progress(log: Path, command: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_progress_is_said_meanwhile(says: str, heard: str, tmp_path: Path) -> None:
-    run = progress(tmp_path / "log", f"printf %s '{says}'; sleep 1.2")
-    first, second, *_ = run.stderr.splitlines()
+    heard_it = tmp_path / "heard it"
+    command = f"printf %s '{says}'; until [ -e '{heard_it}' ]; do sleep 0.05; done"
+    with progressing(tmp_path / "log", command) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "zerohop: doing it\n"
+        second = run.stderr.readline()
+        heard_it.touch()
+        out, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0
-    assert first == "zerohop: doing it"
     assert second.startswith("zerohop: doing it, for ")
-    assert second.endswith(f" s: {heard}")
-    assert run.stdout == ""
+    assert second.endswith(f" s: {heard}\n")
+    assert out == ""
 
 
 def test_progress_shows_the_end_of_what_failed(tmp_path: Path) -> None:
