@@ -46,13 +46,13 @@ PyHeldDescriptor held(int fd, int error, nb::handle path) {
     return {Descriptor(fd)};
 }
 
-PyHeldDescriptor open_path(nb::handle path, int flags, unsigned mode) {
+PyHeldDescriptor open_path(nb::handle path, int flags) {
     const std::string name = encoded(path);
     int fd = -1;
     int error = 0;
     {
         const Released release;
-        fd = ::open(name.c_str(), flags | O_CLOEXEC, mode);
+        fd = ::open(name.c_str(), flags | O_CLOEXEC);
         error = errno;
     }
     return held(fd, error, path);
@@ -101,9 +101,9 @@ void register_held_descriptor(nb::module_& m) {
                 self.descriptor.reset();
             },
             nb::sig("def __exit__(self, *raised: object) -> None"));
-    m.def("open_path", &open_path, nb::arg("path"), nb::arg("flags"), nb::arg("mode") = 0,
-          nb::sig("def open_path(path: str, flags: int, mode: int = 0) -> HeldDescriptor"),
-          "Opens a path as os.open does.");
+    m.def("open_path", &open_path, nb::arg("path"), nb::arg("flags"),
+          nb::sig("def open_path(path: str, flags: int) -> HeldDescriptor"),
+          "Opens a path that is there, as os.open does.");
     m.def("open_beneath", &open_beneath, nb::arg("folder"), nb::arg("path"), nb::arg("flags"), nb::arg("mode"),
           nb::sig("def open_beneath(folder: int, path: str, flags: int, mode: int) -> HeldDescriptor"),
           "Opens a path that stays beneath a folder, whichever links and renames there are (openat2).");

@@ -27,7 +27,7 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
             }
             drivers_.push_back(driver);
         }
-    } catch (...) { // also of a driver that finds no memory
+    } catch (...) { // whatever a driver throws, those before it give their registrations back
         unregister();
         throw;
     }

@@ -76,8 +76,9 @@ bool FileAsking::post(ServedEnds ends, std::span<const Range> ranges, std::share
     if (!usable()) {
         return false;
     }
-    batch->epoch = under_way_.begin(ranges.size());
+    Batch& taken = *batch;
     waiting_.at(static_cast<size_t>(batch->ends.priority)).push_back(std::move(batch));
+    taken.epoch = under_way_.begin(taken.ranges.size()); // now that nothing fails any more: they will end
     send();
     return true;
 }

@@ -113,14 +113,15 @@ void FileQueue::take_left() {
 }
 
 void FileQueue::take(std::shared_ptr<Batch> batch) {
-    batch->epoch = transfers_.begin(batch->transfers.size());
     batch->fixed = fixed_.of(batch->memory.identity);
     batch->gpu = gpu_of(batch->memory);
     batch->fixed_file = batch->file->fixed_in(io_);
     if (closed_) {
         fail_rest(*batch, *closed_);
     }
+    Batch& taken = *batch;
     waiting_.at(static_cast<size_t>(batch->priority)).push_back(std::move(batch));
+    taken.epoch = transfers_.begin(taken.transfers.size()); // now that nothing fails any more: they will end
 }
 
 void FileQueue::fail_rest(Batch& batch, Outcome outcome) {

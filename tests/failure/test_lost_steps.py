@@ -198,7 +198,7 @@ def test_an_import(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, o
 def test_asking_for_memory(
     open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
-    """What could not even be asked for ends at once, and leaves nothing that later uses would wait for."""
+    """A request that finds no memory ends at once, and leaves nothing that later uses would wait for."""
     here, there = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
     target = there.alloc(NBYTES)
     memory, handle = here.alloc(NBYTES), target.share("rw")

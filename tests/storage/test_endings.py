@@ -74,7 +74,7 @@ def test_a_read_under_way(
     """A Store that goes while a read is under way takes its threads, descriptors and pages along."""
     random_file("data", 8 * MIB)
     for _ in range(6):
-        store = storage.open_store(tmp_path, engine=engine)  # type: ignore[arg-type]  # one of the two names
+        store = storage.open_store(tmp_path, engine=engine)  # type: ignore[arg-type]  # a str of the parameters, which are the names that it takes
         target = np.zeros(8 * MIB, np.uint8)
         operation = store.open("data").result().read_into(target)
         if end == "store":
@@ -95,7 +95,7 @@ def test_a_read_under_way(
 def test_a_flush_after_a_deadline(tmp_path: Path, random_file: Callable[..., np.ndarray], engine: str) -> None:
     """Bytes of a read that ran out of time may still move; after a flush they do not, and the memory can be used."""
     random_file("data", 64 * MIB)
-    with storage.open_store(tmp_path, engine=engine) as store:  # type: ignore[arg-type]  # one of the two names
+    with storage.open_store(tmp_path, engine=engine) as store:  # type: ignore[arg-type]  # a str of the parameters, which are the names that it takes
         target = np.zeros(64 * MIB, np.uint8)
         with store.open("data").result() as file:
             for _ in range(8):

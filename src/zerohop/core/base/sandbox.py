@@ -103,7 +103,7 @@ def _watching() -> Iterator[None]:
 _Epoll: Final = getattr(selectors, "EpollSelector", selectors.SelectSelector)
 
 
-class Selector(_Epoll):  # type: ignore[misc,valid-type]  # it is the first of both for whoever can open a Context
+class Selector(_Epoll):  # type: ignore[misc,valid-type]  # a base that is chosen at run time
     """Raises Unsupported, as Socket does, and LimitReached or RegistrationFailed where there is no room."""
 
     close = unless_refused()(_Epoll.close)

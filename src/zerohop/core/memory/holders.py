@@ -57,5 +57,5 @@ def _held_by(holder: Any) -> Iterator[object]:
     elif isinstance(holder, dict):  # what an object of ctypes keeps
         yield from holder.values()
     elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
-        # Of other classes it is a property, which may copy all bytes.
+        # Objects of other classes have it as a property, whose getter may copy all bytes.
         yield getattr(holder, "base", None)
