@@ -22,9 +22,16 @@ from run_tests import append, run_again
 
 # A part that takes longer is taken as hanging.
 _LIMIT_S = 900
+_TIMED_OUT = 124  # timeout's own exit status
 # More parts than processors, since some take longer than others, and each is reported at its end.
 _PARTS = 16
 _SLOWEST = 5
+
+
+def _ending(status: int) -> str:
+    if status == _TIMED_OUT:
+        return f"it ran for more than {_LIMIT_S} s"
+    return f"exit status {status}" if status >= 0 else f"by signal {-status}"
 
 
 class Part:
@@ -33,17 +40,20 @@ class Part:
     def __init__(self, binary: str, *options: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             xml = Path(folder) / "report.xml"
-            told = ["--no-intro=true", "--reporters=xml", "--duration=true", f"--out={xml}"]
+            told = ["--no-intro=true", "--reporters=xml,begun", "--duration=true", f"--out={xml}"]
             command = ["timeout", str(_LIMIT_S), binary, *told, *options]
             ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             # A test may have compared bytes that XML does not allow.
             text = re.sub("[^\t\n -\ufffd]", "?", xml.read_text(errors="replace")) if xml.exists() else ""
-        self.output = ran.stdout + ran.stderr
+        # tests/native/main.cpp tells each test as it begins; the last of them has not ended if the process died.
+        lines = (ran.stdout + ran.stderr).splitlines(keepends=True)
+        begun = [line.removeprefix("begun: ").strip() for line in lines if line.startswith("begun: ")]
+        self.output = "".join(line for line in lines if not line.startswith("begun: "))
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
         self.died = "</doctest>" not in text
         if self.died:
-            self.output += text[-4000:]
+            self.output += f"native: died: {_ending(ran.returncode)}, in: {begun[-1] if begun else None}\n"
             return
         for case in ET.fromstring(text).iter("TestCase"):
             result = case.find("OverallResultsAsserts")

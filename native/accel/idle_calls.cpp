@@ -135,7 +135,7 @@ void IdleCalls::Hold::end() {
     if (calls_.process_ != ::getpid()) {
         return;
     }
-    std::call_once(ended_, [&] {
+    ended_.run([&] {
         const std::lock_guard lock(calls_.mutex_);
         --calls_.holds_;
         calls_.start();

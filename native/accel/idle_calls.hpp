@@ -6,6 +6,8 @@
 // Seen on an H200 with driver 580; CUDA's documentation speaks of "implicit synchronization".
 #pragma once
 
+#include "base/once.hpp"
+
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -44,7 +46,7 @@ public:
 
     private:
         IdleCalls& calls_;
-        std::once_flag ended_;
+        Once ended_;
     };
 
 private:

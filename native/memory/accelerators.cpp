@@ -57,7 +57,7 @@ void Accelerators::open() {
 }
 
 const std::vector<std::shared_ptr<accel::Device>>& Accelerators::devices() {
-    std::call_once(opened_, [this] { open(); });
+    opened_.run([this] { open(); });
     return devices_;
 }
 

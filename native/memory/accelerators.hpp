@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accel/driver.hpp"
+#include "base/once.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -80,7 +81,7 @@ private:
     void flush_devices();
 
     const std::vector<std::shared_ptr<accel::Driver>> drivers_;
-    std::once_flag opened_;
+    Once opened_;
     std::vector<std::shared_ptr<accel::Device>> devices_;
     std::vector<std::pair<std::shared_ptr<accel::Driver>, int>> places_; // indexed by our device number
     std::atomic<uint64_t> flushed_{0}; // one bit per device that NICs write to and that must be flushed

@@ -26,7 +26,7 @@ CuFile& CuFile::of_process() {
 }
 
 const std::string& CuFile::why_not() {
-    std::call_once(once_, [this] { why_not_ = library_ ? open() : library_.why_not(); });
+    opened_.run([this] { why_not_ = library_ ? open() : library_.why_not(); });
     return why_not_;
 }
 

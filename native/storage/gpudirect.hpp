@@ -2,12 +2,12 @@
 // on hardware.
 #pragma once
 
+#include "base/once.hpp"
 #include "shim/cufile.hpp"
 #include "storage/file_io.hpp"
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 namespace zerohop::storage {
@@ -34,7 +34,7 @@ private:
     [[nodiscard]] std::string open() const;
 
     const shim::Loaded<shim::CuFileApi>& library_;
-    std::once_flag once_;
+    Once opened_;
     std::string why_not_;
 };
 

@@ -89,7 +89,7 @@ OpenFile::Way OpenFile::way_in(Direct mode, bool write, uint64_t offset, uint64_
 }
 
 const FixedFile* OpenFile::fixed_in(FileIo& io) {
-    std::call_once(asked_, [&] {
+    asked_.run([&] {
         home_ = io.identity();
         fixed_ = io.fix_file(cached_.get(), direct_.get());
     });

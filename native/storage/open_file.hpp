@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/descriptor.hpp"
+#include "base/once.hpp"
 #include "storage/gpudirect.hpp"
 
 #include <atomic>
@@ -127,7 +128,7 @@ private:
     const bool gpu_required_;
     std::atomic<bool> refused_{false};
     Moved moved_;
-    std::once_flag asked_;
+    Once asked_;
     uint64_t home_ = 0; // of the numbers
     std::unique_ptr<const FixedFile> fixed_;
     mutable std::mutex gpu_mutex_;

@@ -1,6 +1,8 @@
 // Tests allocations that fail on the engine's own threads: operations end, lanes may, and the process goes on. And
 // what a peer can make this process keep.
+#include "accel/gpu/gpu_driver.hpp"
 #include "accel/idle_calls.hpp"
+#include "gpu_vendors.hpp"
 #include "memory/staging.hpp"
 #include "raw_peer.hpp"
 #include "served_fixture.hpp"
@@ -336,6 +338,18 @@ TEST_CASE("out of memory: devices are found as a whole, or the next attempt find
         Side side(3);
         any = failing_at(after, [&] { side.engine->accelerators().devices(); });
         CHECK(side.engine->accelerators().devices().size() == 3);
+    }
+    CHECK(after > 2);
+}
+
+TEST_CASE_TEMPLATE("out of memory: GPUs of a driver are found as a whole, or the next attempt finds them", Vendor, Cuda, Hip) {
+    const size_t count = accel::make_gpu_driver(Vendor::api())->devices().size();
+    int64_t after = 0;
+    for (bool any = true; any; ++after) {
+        CAPTURE(after);
+        const auto driver = accel::make_gpu_driver(Vendor::api());
+        any = failing_at(after, [&] { driver->devices(); });
+        CHECK(driver->devices().size() == count);
     }
     CHECK(after > 2);
 }

@@ -4,6 +4,7 @@
 #include "accel/gpu/foreign_stream.hpp"
 #include "accel/gpu/gpu_memory.hpp"
 #include "accel/gpu/host_memory.hpp"
+#include "base/once.hpp"
 
 #include <array>
 #include <mutex>
@@ -82,7 +83,7 @@ public:
 
 private:
     void open() {
-        std::call_once(opened_, [this] {
+        opened_.run([this] {
             const GpuResult result = api_.init(0);
             int count = 0;
             if (result != 0 || api_.device_count(&count) != 0) {
@@ -90,6 +91,8 @@ private:
                 why_none_ = none ? "the driver sees no device" : "the driver does not start: " + name_of(api_, result);
                 return;
             }
+            // Kept only once all are there: a call that finds no memory is made again from the beginning.
+            std::vector<std::shared_ptr<DeviceState>> states;
             const auto words = std::make_shared<WordPool>();
             for (int index = 0; index < count; ++index) {
                 auto state = std::make_shared<DeviceState>(api_, index);
@@ -98,9 +101,10 @@ private:
                     state->facts = facts_of(*state);
                     state->needs_flush = needs_flush(state->handle);
                 }
-                states_.push_back(std::move(state));
+                states.push_back(std::move(state));
             }
-            why_none_ = states_.empty() ? "the driver shows no device to this process" : "";
+            why_none_ = states.empty() ? "the driver shows no device to this process" : "";
+            states_.swap(states);
         });
     }
 
@@ -152,7 +156,7 @@ private:
     }
 
     const GpuApi& api_;
-    std::once_flag opened_;
+    Once opened_;
     std::string why_none_;
     std::vector<std::shared_ptr<DeviceState>> states_;
 };
