@@ -14,6 +14,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
+from support.peer import Job, Peer, RemoteError
 from support.service import Service
 from support.sizes import MIB
 from support.stores import open_remote, served
@@ -158,6 +159,38 @@ def test_a_client_that_stands_still(open_context: OpenContext, start_peer: Start
         slow.kill()
         del work
         eventually(lambda: server.statistics().memory_in_use == 0, "its memory is not given back")
+
+
+def test_clients_that_stand_still_and_hold_every_block(
+    open_context: OpenContext, start_peer: StartPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gives one of them up, and tells it so, when another client can get no block."""
+    monkeypatch.setattr("zerohop.storage.serving.blocks._PATIENCE_S", 0.5)
+    monkeypatch.setattr("zerohop.storage.serving.blocks._LEAST_COUNT", 2)
+    (tmp_path / "data").write_bytes(pattern(1, 64 * MIB).tobytes())
+    there = open_context(Options(providers=("tcp",)))
+    with storage.Server(tmp_path, ctx=there, memory=8 * MIB) as server:
+        stopped: list[tuple[Peer, Job[Any]]] = []
+        for _ in range(2):
+            slow = start_peer(Options(providers=("tcp",)))
+            slow.call(Service.use_store, server.url)
+            slow.call(Service.open_file, "data")
+            work = slow.start(Service.read_file, 64 * MIB, 1 << 30, timeout=60)
+            eventually(lambda: server.statistics().memory_in_use >= 2 * MIB * (len(stopped) + 1), "it does not begin")
+            slow.stop()
+            stopped.append((slow, work))
+        with open_remote(server.url, open_context(Options(providers=("tcp",)))) as store:
+            target = np.zeros(16 * MIB, np.uint8)
+            with store.open("data").result(PATIENCE_S) as file:
+                assert file.read_into(target).result(PATIENCE_S) == 16 * MIB
+            assert (target == pattern(1, 64 * MIB)[: 16 * MIB]).all()
+        first, reading = stopped[0]
+        first.resume()
+        with pytest.raises(RemoteError, match=r"PeerLost: .*the server has given this client up: 2097152 bytes"):
+            reading.result()
+        for slow, _ in stopped:
+            slow.kill()
+        eventually(lambda: server.statistics().memory_in_use == 0, "their memory is not given back")
 
 
 def test_read_only(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:

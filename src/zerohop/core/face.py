@@ -394,6 +394,11 @@ def send(link: Link, service: str, body: bytes) -> None:
         link.session.send(service, body)
 
 
+def give_up(link: Link, error: PeerLost) -> None:
+    """End a connection for the reason and with the fix of an error, which the peer is told. On the control thread."""
+    link.step_failed(error)
+
+
 def _ring_of(link: Link) -> Endpoint | None:
     """Return this side's end of the lane for messages if that is a ring in memory."""
     lane = link.message_lane

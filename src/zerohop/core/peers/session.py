@@ -184,6 +184,8 @@ class Session:
     def break_off(self, error: BaseException) -> None:
         if isinstance(error, MemoryError):
             lost, reason = out_of_memory_for(self._link.peer), Reason.OUT_OF_MEMORY
+        elif isinstance(error, PeerLost):
+            lost, reason = error, Reason.LANE_CLOSED
         else:
             text = f"a step of the conversation with the peer failed: {type(error).__name__}; the log says how"
             lost, reason = PeerLost(text, peer=self._link.peer), Reason.LANE_CLOSED

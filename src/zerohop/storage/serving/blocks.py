@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Hashable
+    from collections.abc import AsyncIterator, Iterator
 
     from zerohop.core.face import Memory, View
 
@@ -16,13 +16,24 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 4 << 20
 _LEAST_BYTES: Final = 64 << 10
 _LEAST_COUNT: Final = 8
+# A client that has had a block in its hands for so long is given up if another client can get none.
+_PATIENCE_S: Final = 10.0
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class Borrower(Protocol):
+    """Borrows blocks: a client."""
+
+    def holds_up_others(self, nbytes: int, seconds: float) -> None:
+        """Be lost, because so many bytes took it longer than that while another got no block."""
 
 
 class Blocks:
     """Lends blocks. On the control thread.
 
     A client may hold as many as there would be for each if there were one client more. So a client that does not give
-    its blocks back, because it has stopped, leaves some to the others and to one that comes.
+    its blocks back, because it has stopped, leaves some to the others and to one that comes. Several such clients may
+    hold all of them: they are lost, one by one, when another gets none.
 
     Attributes:
         block_bytes: bytes of a block.
@@ -35,8 +46,8 @@ class Blocks:
         size = self.block_bytes = min(_MOST_BYTES, max(_LEAST_BYTES, wanted))
         self._free = [memory[at : at + size] for at in range(0, memory.nbytes - size + 1, size)]
         self._count = len(self._free)
-        self._held: Counter[Hashable] = Counter()
-        self._waiting: deque[tuple[Hashable, asyncio.Future[View]]] = deque()
+        self._held: Counter[Borrower] = Counter()
+        self._waiting: deque[tuple[Borrower, asyncio.Future[View]]] = deque()
         self.clients = 0
 
     @property
@@ -45,7 +56,7 @@ class Blocks:
         return (self._count - len(self._free)) * self.block_bytes
 
     @contextlib.asynccontextmanager
-    async def lent(self, client: Hashable) -> AsyncIterator[Any]:
+    async def lent(self, client: Borrower) -> AsyncIterator[Any]:
         """Lend a block; wait until there is one for this client."""
         if self._waiting or not self._may_have(client):
             future: asyncio.Future[View] = asyncio.get_running_loop().create_future()
@@ -65,15 +76,38 @@ class Blocks:
         finally:
             self._give_back(client, block)
 
-    def _may_have(self, client: Hashable) -> bool:
+    @contextlib.contextmanager
+    def handed_to(self, client: Borrower) -> Iterator[None]:
+        """Give up the client if its block is in its hands for too long, and another client can get none."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            if self._starves_some():
+                client.holds_up_others(self.block_bytes, _PATIENCE_S)
+            else:
+                timer = loop.call_later(_LOOK_AGAIN_S, look)
+
+        timer = loop.call_later(_PATIENCE_S, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _starves_some(self) -> bool:
+        """Tell whether a client that has no block waits for one, and none is free."""
+        return not self._free and any(not self._held[client] for client, future in self._waiting if not future.done())
+
+    def _may_have(self, client: Borrower) -> bool:
         most = max(1, self._count // (self.clients + 1))
         return bool(self._free) and self._held[client] < most
 
-    def _take(self, client: Hashable) -> View:
+    def _take(self, client: Borrower) -> View:
         self._held[client] += 1
         return self._free.pop()
 
-    def _give_back(self, client: Hashable, block: View) -> None:
+    def _give_back(self, client: Borrower, block: View) -> None:
         self._free.append(block)
         self._held[client] -= 1
         if not self._held[client]:

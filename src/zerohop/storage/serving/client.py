@@ -6,8 +6,8 @@ import errno
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop.core.face import RemoteBuffer, keep_reached, start_of, until_messages
-from zerohop.errors import AccessDenied
+from zerohop.core.face import RemoteBuffer, give_up, keep_reached, start_of, until_messages
+from zerohop.errors import AccessDenied, PeerLost
 from zerohop.storage import wire
 from zerohop.storage.failures import of_errno
 
@@ -181,6 +181,13 @@ class Client:
             reached = self._kept.pop(handle, None)
             if reached is not None:
                 self._store.let_go(reached)
+
+    def holds_up_others(self, nbytes: int, seconds: float) -> None:
+        """Lose the client: it keeps others from being served because it does not take or give so many bytes."""
+        text = (
+            f"the server has given this client up: {nbytes} bytes took it more than {seconds:g} s while others waited"
+        )
+        give_up(self.link, PeerLost(text, peer=self.link.peer, fix="open_store() again", operation="storage"))
 
     def end(self) -> None:
         """Give everything up, because the client is gone."""

@@ -17,12 +17,10 @@ from zerohop.storage.serving.pieces import Pieces, Results, cut, joined
 from zerohop.storage.wire import MOST_RANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from zerohop._native import OpenFile, Reached
     from zerohop.core.face import Operation, RemoteBuffer
     from zerohop.storage.local_store import LocalStore
-    from zerohop.storage.serving.blocks import Blocks
+    from zerohop.storage.serving.blocks import Blocks, Borrower
     from zerohop.storage.serving.pieces import Numbers
 
 # Bytes of one Move that are under way at once where no block limits them.
@@ -89,7 +87,7 @@ class Delivery:
             await self._through_ring(pieces, reached, start, self._memory.nbytes, pieces.at)
 
     async def by_blocks(
-        self, blocks: Blocks, client: Hashable, offsets: Numbers, at: Numbers, lengths: Numbers
+        self, blocks: Blocks, client: Borrower, offsets: Numbers, at: Numbers, lengths: Numbers
     ) -> None:
         """Move the bytes through blocks of the server's, and between those and the peer over a lane."""
         self.results = Results(lengths)
@@ -107,7 +105,7 @@ class Delivery:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _by_block(self, blocks: Blocks, client: Hashable, pieces: Pieces) -> None:
+    async def _by_block(self, blocks: Blocks, client: Borrower, pieces: Pieces) -> None:
         if self._is_over(pieces):
             return
         async with blocks.lent(client) as block:
@@ -115,16 +113,16 @@ class Delivery:
                 return
             places = np.cumsum(pieces.lengths) - pieces.lengths
             where = region_of(block), offset_of(block), block.nbytes, places
+            lengths = pieces.lengths if self._writes else await self._through_ring(pieces, *where)
+            with blocks.handed_to(client):
+                await self._over_lane(pieces, block, places, lengths)
             if self._writes:
-                await self._over_lane(pieces, block, places, pieces.lengths)
                 await self._through_ring(pieces, *where)
-            else:
-                await self._over_lane(pieces, block, places, await self._through_ring(pieces, *where))
 
     async def _over_lane(self, pieces: Pieces, block: Any, places: Numbers, lengths: Numbers) -> None:
         """Move bytes between a block and the peer's memory."""
         # Without a deadline: an operation that a deadline ends goes on using the block, which another client is to get
-        # next. A client that has stopped keeps it, then, until it goes on or is lost.
+        # next. So a client that has stopped keeps it until it goes on, is lost, or is given up for others' sake.
         context, memory, forever = self._store.context, self._memory, math.inf
         here, there, sizes = joined(places, pieces.at, lengths)
         # A lane may carry one long range over several sockets at once, and does so with none of a list.
