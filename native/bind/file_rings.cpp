@@ -21,8 +21,9 @@ using storage::FileAsking;
 using storage::Range;
 using storage::Ring;
 
-bool prepare(PyRing& self, const PyOpenFile& file, nb::handle memory, uint64_t part_offset, uint64_t part_nbytes,
-             nb::handle file_offsets, nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
+std::optional<uint32_t> prepare(PyRing& self, const PyOpenFile& file, nb::handle memory, uint64_t part_offset,
+                                uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets,
+                                nb::handle lengths, nb::handle userdata) {
     const Part part = Part::of(memory, part_offset, part_nbytes);
     return self.add({.file = file.file,
                      .memory = part.target,
@@ -53,7 +54,7 @@ void submit(PyRing& self, size_t count) {
         }
         for (const Range& range : ranges) {
             if (!outcome.ok()) {
-                self.ring->ended(range.userdata, {0, outcome, 0});
+                self.ring->ended(range, {0, outcome, 0});
             }
         }
         count -= ranges.size();
@@ -61,15 +62,16 @@ void submit(PyRing& self, size_t count) {
     }
 }
 
-// Gives a transfer that is not carried out its result; false if the ring has no room for it.
-bool refuse(PyRing& self, uint64_t userdata, int error) {
+// Gives a transfer that is not carried out its result, and returns its index; none if the ring has no room for it.
+std::optional<uint32_t> refuse(PyRing& self, uint64_t userdata, int error) {
     if (!self.ring->has_room(self.prepared_count + 1)) {
-        return false;
+        return {};
     }
     [[maybe_unused]] const bool room = self.ring->reserve(1);
     assert(room);
-    self.ring->ended(userdata, {0, {Status::file_error, Reason::none}, error});
-    return true;
+    const Range range{.userdata = userdata, .index = self.next_index++};
+    self.ring->ended(range, {0, {Status::file_error, Reason::none}, error});
+    return range.index;
 }
 
 // Ends transfers with this userdata, or all; returns their number, and how many of them were among the first `first`
@@ -88,7 +90,7 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
             if (meant) {
                 [[maybe_unused]] const bool room = self.ring->reserve(1);
                 assert(room);
-                self.ring->ended(range.userdata, {0, storage::kCancelled, 0});
+                self.ring->ended(range, {0, storage::kCancelled, 0});
             }
             ended_first += meant && place < first ? 1 : 0;
             ++place;
@@ -116,10 +118,14 @@ nb::bytes take(const PyRing& self, size_t most, size_t least) {
 
 } // namespace
 
-bool PyRing::add(Prepared added) {
+std::optional<uint32_t> PyRing::add(Prepared added) {
     const size_t count = added.ranges.size();
     if (!ring->has_room(prepared_count + count)) {
-        return false;
+        return {};
+    }
+    const uint32_t first = next_index;
+    for (Range& range : added.ranges) {
+        range.index = next_index++;
     }
     if (count != 0) {
         prepared.push_back(std::move(added));
@@ -127,7 +133,7 @@ bool PyRing::add(Prepared added) {
     } else if (added.keep) {
         dropped.push_back(std::move(added.keep));
     }
-    return true;
+    return first;
 }
 
 void PyRing::begun(size_t count) {
@@ -162,20 +168,23 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
     nb::class_<PyRing> ring(m, "FileRing", "Keeps the results of transfers until they are taken.");
     ring.def("prepare", &prepare, nb::arg("file"), nb::arg("memory"), nb::arg("part_offset"), nb::arg("part_nbytes"),
              nb::arg("file_offsets"), nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
-             "Adds transfers that submit() begins; False, and nothing is done, if the ring has no room for them all.")
+             "Adds transfers that submit() begins, and returns the index of the first; the others follow. None, and "
+             "nothing is done, if the ring has no room for them all.")
         .def_prop_ro(
             "prepared", [](const PyRing& self) { return self.prepared_count; },
             "The transfers that were added and have not begun.")
         .def("submit", &submit, nb::arg("count"),
              "Begins the first transfers that were added. After an error the rest is still there.")
         .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
-             "Gives a transfer that is not carried out its result, an errno; False if the ring has no room for it.")
+             "Gives a transfer that is not carried out its result, an errno, and returns its index; None if the ring "
+             "has "
+             "no room for it.")
         .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
              "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number, "
              "and how many of them were among the first that were added.")
         .def("take", &take, nb::arg("most"), nb::arg("least") = 0,
-             "Results as records of 32 bytes: userdata, result, done, status, reason. None if there are fewer than "
-             "`least`, and more can still come.")
+             "Results as records of 32 bytes: userdata, result, done, status, reason, index. None if there are fewer "
+             "than `least`, and more can still come.")
         .def_prop_ro("ready", [](const PyRing& self) { return self.ring->ready(); })
         .def_prop_ro(
             "taken_up", [](const PyRing& self) { return self.ring->taken_up(); },

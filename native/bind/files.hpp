@@ -135,6 +135,7 @@ struct PyRing {
     // One thread at a time uses these: the caller has a lock.
     std::deque<Prepared> prepared;
     size_t prepared_count = 0;
+    uint32_t next_index = 0;
     std::vector<nb::object> dropped; // what Python kept for transfers that will not begin
     bool write;
     storage::Priority priority;
@@ -147,8 +148,8 @@ struct PyRing {
     PyRing& operator=(PyRing&&) = delete;
     ~PyRing() { drop_prepared(); }
 
-    // Adds transfers; false, and nothing is done, if there is no room.
-    [[nodiscard]] bool add(Prepared added);
+    // Adds transfers, and returns the index of the first; none, and nothing is done, if there is no room.
+    [[nodiscard]] std::optional<uint32_t> add(Prepared added);
     // Goes on behind transfers of the first entry that have begun.
     void begun(size_t count);
     void drop_prepared();

@@ -2,10 +2,13 @@
 // reaches the memory and knows the file by a number, and by Python's messages where it does not.
 #include "bind/files.hpp"
 
+#include <nanobind/stl/optional.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,9 +22,10 @@ using storage::FileAsking;
 using storage::Range;
 using storage::Ring;
 
-bool prepare_served(PyRing& self, const PyServedNumber* file, const PyServedNumber* memory, nb::object keep,
-                    const PyRegion& region, uint64_t part_offset, uint64_t part_nbytes, nb::handle file_offsets,
-                    nb::handle memory_offsets, nb::handle lengths, nb::handle userdata) {
+std::optional<uint32_t> prepare_served(PyRing& self, const PyServedNumber* file, const PyServedNumber* memory,
+                                       nb::object keep, const PyRegion& region, uint64_t part_offset,
+                                       uint64_t part_nbytes, nb::handle file_offsets, nb::handle memory_offsets,
+                                       nb::handle lengths, nb::handle userdata) {
     const Part part{{region.get(), {}}, part_offset, part_nbytes};
     Prepared added{.file = nullptr,
                    .memory = part.target,
@@ -41,7 +45,7 @@ bool post(const PyRing& self, FileAsking& asking, const Prepared& prepared, std:
     Place place;
     if (const Outcome outcome = prepared.memory.pin_for(self.write, place); !outcome.ok()) {
         for (const Range& range : ranges) {
-            self.ring->ended(range.userdata, {0, outcome, 0});
+            self.ring->ended(range, {0, outcome, 0});
         }
         return true;
     }
@@ -49,10 +53,10 @@ bool post(const PyRing& self, FileAsking& asking, const Prepared& prepared, std:
                        ranges, self.ring);
 }
 
-nb::bytes bytes_of(std::span<const Range> ranges, uint64_t Range::* member) {
-    std::vector<uint64_t> numbers(ranges.size());
+template <typename Number> nb::bytes bytes_of(std::span<const Range> ranges, Number Range::* member) {
+    std::vector<Number> numbers(ranges.size());
     std::transform(ranges.begin(), ranges.end(), numbers.begin(), [&](const Range& range) { return range.*member; });
-    return nb::bytes(numbers.data(), numbers.size() * sizeof(uint64_t));
+    return nb::bytes(numbers.data(), numbers.size() * sizeof(Number));
 }
 
 // Begins the first `count` transfers that were added, and returns those that only Python can ask for: what it has kept
@@ -78,7 +82,7 @@ nb::typed<nb::list, nb::any> submit_served(PyRing& self, size_t count) {
                 left.append(nb::make_tuple(first.keep, ranges.size() < first.ranges.size() - first.begun,
                                            bytes_of(ranges, &Range::file_offset),
                                            bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
-                                           bytes_of(ranges, &Range::userdata)));
+                                           bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
             }
         } catch (...) { // Python may lack memory, and so may native code: none of these transfers has begun
             self.ring->release(ranges.size());
@@ -133,7 +137,7 @@ void def_served_rings(nb::class_<PyRing>& ring) {
         .def("submit_served", &submit_served, nb::arg("count"),
              "Begins the first transfers that were added. Returns those that have to be asked for by messages: what "
              "was kept, whether others that were added need it, too, and their numbers, eight bytes each: offsets in "
-             "the file and in the memory, lengths, userdata.")
+             "the file and in the memory, lengths, userdata; and four bytes each: indices.")
         .def(
             "take_dropped",
             [](PyRing& self) -> nb::typed<nb::list, nb::any> {

@@ -216,7 +216,7 @@ OpRef FileAsking::under_way_at(int peer) {
 
 // The caller holds the lock.
 void FileAsking::end(const Batch& batch, size_t range, const Ended& ended) {
-    batch.sink->ended(batch.ranges[range].userdata, ended);
+    batch.sink->ended(batch.ranges[range], ended);
     under_way_.end_one(batch.epoch);
 }
 

@@ -299,7 +299,7 @@ void FileQueue::fail(Transfer& transfer, Outcome outcome, int error) {
 
 void FileQueue::end(Batch& batch, Transfer& transfer) {
     const uint64_t nbytes = std::min(transfer.reached, transfer.limit);
-    batch.sink->ended(transfer.range.userdata, {nbytes, transfer.failure, transfer.error});
+    batch.sink->ended(transfer.range, {nbytes, transfer.failure, transfer.error});
     transfers_.end_one(batch.epoch);
 }
 

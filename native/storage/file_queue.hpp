@@ -44,22 +44,23 @@ struct Ended {
     int error = 0; // errno; 0: there is none
 };
 
-// Hears of the ends of transfers; called under the queue's lock.
-class Sink {
-public:
-    virtual ~Sink() = default;
-    virtual void ended(uint64_t userdata, const Ended& ended) = 0;
-    // Hears of bytes that were moved, and how.
-    virtual void moved(Passage /*way*/, uint64_t /*nbytes*/) {}
-    // False: nobody asks for what has not begun yet.
-    [[nodiscard]] virtual bool wanted() const = 0;
-};
-
 struct Range {
     uint64_t file_offset = 0;
     uint64_t memory_offset = 0;
     uint64_t nbytes = 0;
     uint64_t userdata = 0;
+    uint32_t index = 0; // tells transfers of a ring apart
+};
+
+// Hears of the ends of transfers; called under the queue's lock.
+class Sink {
+public:
+    virtual ~Sink() = default;
+    virtual void ended(const Range& range, const Ended& ended) = 0;
+    // Hears of bytes that were moved, and how.
+    virtual void moved(Passage /*way*/, uint64_t /*nbytes*/) {}
+    // False: nobody asks for what has not begun yet.
+    [[nodiscard]] virtual bool wanted() const = 0;
 };
 
 // The file and the memory of all transfers of one call.

@@ -50,7 +50,8 @@ bool FileServing::Answers::begin(const Ask& ask, bool write) {
     return true;
 }
 
-void FileServing::Answers::ended(uint64_t slot, const Ended& ended) {
+void FileServing::Answers::ended(const Range& range, const Ended& ended) {
+    const uint64_t slot = range.userdata;
     bool first = false;
     {
         const std::lock_guard lock(lock_);
@@ -223,7 +224,7 @@ void FileServing::begin_gathered() {
     }
     if (!outcome.ok()) {
         for (const Range& range : gathered_.ranges) {
-            answers_->ended(range.userdata, {0, outcome, 0});
+            answers_->ended(range, {0, outcome, 0});
         }
     }
     gathered_.ranges.clear();

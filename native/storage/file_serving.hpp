@@ -61,7 +61,7 @@ private:
         Answers(Host& host, std::shared_ptr<ServedBytes> moved);
         // Returns false if the slot is taken, or is none.
         [[nodiscard]] bool begin(const Ask& ask, bool write);
-        void ended(uint64_t slot, const Ended& ended) override;
+        void ended(const Range& range, const Ended& ended) override;
         bool wanted() const override { return !closed.load(std::memory_order_acquire); }
         [[nodiscard]] size_t under_way() const { return under_way_.load(std::memory_order_acquire); }
         [[nodiscard]] uint64_t bytes_under_way() const { return bytes_.load(std::memory_order_acquire); }

@@ -7,7 +7,7 @@
 
 namespace zerohop::storage {
 
-void OperationSink::ended(uint64_t /*userdata*/, const Ended& ended) {
+void OperationSink::ended(const Range& /*range*/, const Ended& ended) {
     sum_.nbytes += ended.nbytes;
     if (sum_.outcome.ok()) {
         sum_.outcome = ended.outcome;
@@ -22,8 +22,8 @@ void OperationSink::ended(uint64_t /*userdata*/, const Ended& ended) {
     }
 }
 
-void PartsSink::ended(uint64_t part, const Ended& ended) {
-    const RangePart& of = parts_[part];
+void PartsSink::ended(const Range& range, const Ended& ended) {
+    const RangePart& of = parts_[range.userdata];
     if (ended.nbytes < of.nbytes) {
         reached_[of.range] = std::min(reached_[of.range], of.start + ended.nbytes);
     }
@@ -61,10 +61,14 @@ void Ring::release(size_t count) {
     used_ -= count;
 }
 
-void Ring::ended(uint64_t userdata, const Ended& ended) {
+void Ring::ended(const Range& range, const Ended& ended) {
     const int64_t result = ended.error != 0 ? -ended.error : static_cast<int64_t>(ended.nbytes);
     std::unique_lock lock(lock_);
-    done_.push_back({.userdata = userdata, .result = result, .done = ended.nbytes, .outcome = ended.outcome});
+    done_.push_back({.userdata = range.userdata,
+                     .result = result,
+                     .done = ended.nbytes,
+                     .outcome = ended.outcome,
+                     .index = range.index});
     ready_.store(done_.size(), std::memory_order_release);
     end_waiters(lock);
 }

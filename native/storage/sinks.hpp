@@ -23,7 +23,7 @@ public:
     // `moved` learns which way the bytes went.
     OperationSink(Host& host, OpRef op, size_t transfers, uint64_t least, std::shared_ptr<Moved> moved)
         : host_(host), op_(std::move(op)), left_(transfers), least_(least), moved_(std::move(moved)) {}
-    void ended(uint64_t userdata, const Ended& ended) override;
+    void ended(const Range& range, const Ended& ended) override;
     void moved(Passage way, uint64_t nbytes) override { moved_->count(way, nbytes); }
     bool wanted() const override { return !op_->done(); }
 
@@ -50,7 +50,7 @@ public:
     PartsSink(Host& host, OpRef op, std::vector<RangePart> parts, std::vector<uint64_t> ranges, uint64_t least)
         : host_(host), op_(std::move(op)), left_(parts.size()), parts_(std::move(parts)), reached_(std::move(ranges)),
           least_(least) {}
-    void ended(uint64_t part, const Ended& ended) override;
+    void ended(const Range& range, const Ended& ended) override;
     bool wanted() const override { return !op_->done(); }
 
 private:
@@ -69,7 +69,8 @@ struct Completion {
     int64_t result = 0; // bytes, or a negative errno
     uint64_t done = 0;  // bytes, also of a failure
     Outcome outcome;    // tells a failure that has no errno
-    std::array<uint8_t, 6> unused{};
+    std::array<uint8_t, 2> unused{};
+    uint32_t index = 0;
 };
 static_assert(sizeof(Completion) == 32);
 
@@ -82,7 +83,7 @@ public:
     [[nodiscard]] bool reserve(size_t count);
     // Gives back what transfers that did not begin had reserved.
     void release(size_t count);
-    void ended(uint64_t userdata, const Ended& ended) override;
+    void ended(const Range& range, const Ended& ended) override;
     // Takes results, as many as reserve() has made room for.
     void complete(std::span<const Completion> completions);
     bool wanted() const override { return !closed_.load(std::memory_order_acquire); }

@@ -1,8 +1,9 @@
 // The entry point of the native tests, and what they tell scripts/run_native_tests.py; every other file here holds
 // cases only.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <cstdio>
 #include <doctest/doctest.h>
+
+#include <cstdio>
 
 namespace {
 

@@ -239,7 +239,7 @@ TEST_CASE("files: of a range in parts count the bytes up to the first part that 
         storage::PartsSink sink(*side.engine, op, {{0, 0, 8}, {0, 8, 8}, {0, 16, 4}, {1, 0, 8}}, {20, 8}, least);
         for (const auto& [part, ended] : ends) {
             CHECK_FALSE(op->done());
-            sink.ended(part, ended);
+            sink.ended({.userdata = part}, ended);
         }
         const Outcome outcome = side.wait(op);
         return std::pair(outcome, op->bytes_done());

@@ -342,7 +342,8 @@ TEST_CASE("out of memory: devices are found as a whole, or the next attempt find
     CHECK(after > 2);
 }
 
-TEST_CASE_TEMPLATE("out of memory: GPUs of a driver are found as a whole, or the next attempt finds them", Vendor, Cuda, Hip) {
+TEST_CASE_TEMPLATE("out of memory: GPUs of a driver are found as a whole, or the next attempt finds them", Vendor, Cuda,
+                   Hip) {
     const size_t count = accel::make_gpu_driver(Vendor::api())->devices().size();
     int64_t after = 0;
     for (bool any = true; any; ++after) {

@@ -167,10 +167,10 @@ def test_memory_closed_before_submit(store: Store, random_file: Callable[..., np
         ring.prepare(target, file, 0, 2)
         memory.close()
         assert ring.submit() == 2
-        first, second = sorted(ring.wait(min_results=2, timeout=PATIENCE_S))
+        first, second = sorted(ring.wait(min_results=2, timeout=PATIENCE_S), key=lambda each: each.index)
         assert first.userdata == 1
         assert isinstance(first.error, zh.Closed)
-        assert second == (2, 4096, None)
+        assert second == storage.Completion(1, 2, 4096, None)
 
 
 REFUSED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -76,6 +77,34 @@ def test_results_tell_what_happened(store: Store, random_file: Callable[..., np.
         with pytest.raises(ValueError, match="negative, or too large"):
             ring.prepare_many(target, file, [-1], [1], [0])
         assert ring.submit() == 0
+
+
+def test_each_transfer_has_an_index(store: Store, random_file: Callable[..., np.ndarray], tmp_path: Path) -> None:
+    """The index that prepare returned comes with the result, also of transfers that fail, are refused or cancelled."""
+    random_file("data", 4 * PAGE)
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", PAGE)
+    target = np.zeros(4 * PAGE, np.uint8)
+    ring = store.ring(32, flags=storage.RingFlags.FORBID_HOLES)
+    with store.open("data").result() as file, store.open("hole").result() as hole:
+        assert ring.prepare(target[:PAGE], file, 0, userdata=70) == 0
+        assert ring.prepare_many(target, file, [0, PAGE], [PAGE, PAGE], [0, PAGE], [71, 72]) == 1
+        assert ring.prepare(target[:PAGE], hole, 0, userdata=73) == 3
+        assert ring.prepare_many(target, file, [], [], []) == 4
+        assert ring.submit() == 3
+        found = ring.wait(min_results=4, timeout=PATIENCE_S)
+        assert sorted((each.index, each.userdata) for each in found) == [(0, 70), (1, 71), (2, 72), (3, 73)]
+        assert ring.prepare(target, file, 0, userdata=74) == 4
+        assert ring.cancel(74) == 1
+        [cancelled] = ring.wait(timeout=PATIENCE_S)
+        assert (cancelled.index, cancelled.userdata) == (4, 74)
+        memory = store.context.alloc(PAGE)
+        assert ring.prepare(memory, file, 0, userdata=75) == 5
+        memory.close()
+        ring.submit()
+        [failed] = ring.wait_array(timeout=PATIENCE_S)
+        assert failed["status"]
+        assert (failed["index"], failed["userdata"]) == (5, 75)
 
 
 def test_what_was_added_is_as_it_was_then(store: Store, random_file: Callable[..., np.ndarray]) -> None:
@@ -279,12 +308,12 @@ class TestBatches:
         there, target = random_file("data", MIB), np.zeros(PAGE, np.uint8)
         ring = store.ring(16, io_depth=io_depth, batch_wait=0.01)
         with store.open("data").result() as file:
-            for _ in range(3):
+            for turn in range(3):
                 target[:] = 0
                 ring.prepare(target, file, PAGE)
                 ring.submit()
                 eventually(lambda: ring._native.ready == 1, "the transfer did not begin by itself")
-                assert ring.wait() == [(0, PAGE, None)]
+                assert ring.wait() == [storage.Completion(turn, 0, PAGE, None)]
                 assert (target == there[PAGE : 2 * PAGE]).all()
 
     def test_awaited_results_begin_what_is_not_full(self, store: Store, random_file: Callable[..., np.ndarray]) -> None:
@@ -295,7 +324,7 @@ class TestBatches:
             with await store.open("data") as file:
                 ring.prepare(np.zeros(PAGE, np.uint8), file, 0, 7)
                 ring.submit()
-                assert await ring.results(timeout=PATIENCE_S) == [(7, PAGE, None)]
+                assert await ring.results(timeout=PATIENCE_S) == [storage.Completion(0, 7, PAGE, None)]
 
         asyncio.run(work())
 
@@ -314,7 +343,7 @@ class TestCancel:
             done = {each.userdata: each for each in ring.wait(min_results=3, timeout=PATIENCE_S)}
         assert sorted(done) == [-3, 1, 2]
         assert isinstance(done[-3].error, CancelledError)
-        assert done[1] == (1, PAGE, None)
+        assert done[1] == storage.Completion(0, 1, PAGE, None)
         assert ring.wait(timeout=0) == []
 
     @pytest.mark.parametrize("priority", ["high", "normal", "low"])
@@ -410,7 +439,7 @@ def test_holes_are_forbidden(store: Store, tmp_path: Path) -> None:
         done = {each.userdata: each for each in ring.wait(min_results=2, timeout=PATIENCE_S)}
     assert isinstance(done[-1].error, zh.StorageError)
     assert done[-1].error.errno == errno.ENODATA
-    assert done[4] == (4, PAGE, None)
+    assert done[4] == storage.Completion(0, 4, PAGE, None)
     assert (target[:PAGE] == 0xEE).all()
     assert (target[PAGE:] == 1).all()
 

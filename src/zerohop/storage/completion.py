@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,23 +19,26 @@ if TYPE_CHECKING:
 # The records that native code gives (native/storage/sinks.hpp).
 RECORD: Final = np.dtype(
     {
-        "names": ["userdata", "result", "done", "status", "reason"],
-        "formats": ["i8", "i8", "i8", "u1", "u1"],
-        "offsets": [0, 8, 16, 24, 25],
+        "names": ["userdata", "result", "done", "status", "reason", "index"],
+        "formats": ["i8", "i8", "i8", "u1", "u1", "u4"],
+        "offsets": [0, 8, 16, 24, 25, 28],
         "itemsize": 32,
     }
 )
 
 
-class Completion(NamedTuple):
+@dataclass(slots=True)
+class Completion:
     """Tells how one transfer of a Ring has ended.
 
     Attributes:
+        index: what ``prepare`` returned.
         userdata: the number that was given with it.
         result: the bytes that it moved, from its start on; less than asked for if the file ended.
         error: the error if it failed, else None; ``concurrent.futures.CancelledError`` after ``Ring.cancel``.
     """
 
+    index: int
     userdata: int
     result: int
     error: ZerohopError | CancelledError | None
@@ -86,7 +90,10 @@ def completions(records: np.ndarray[Any, Any], told: Mapping[int, ZerohopError])
     """Return the Completions of native records; ``told`` has the errors whose numbers stand for reasons."""
     return [
         Completion(
-            int(each["userdata"]), max(0, int(each["result"])), _error_of(each, told) if each["status"] else None
+            int(each["index"]),
+            int(each["userdata"]),
+            max(0, int(each["result"])),
+            _error_of(each, told) if each["status"] else None,
         )
         for each in records
     ]

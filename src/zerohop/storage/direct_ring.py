@@ -41,7 +41,7 @@ class DirectRing:
         at: Any,
         lengths: Any,
         *to: Any,
-    ) -> bool:
+    ) -> int | None:
         """Do FileRing.prepare, with the open file in place of the native one.
 
         Raises:

@@ -36,8 +36,8 @@ class FileRing(Protocol):
         memory_offsets: Any,
         lengths: Any,
         userdata: Any,
-    ) -> bool:
-        """Add transfers; False, and nothing is done, if there is no room for them all.
+    ) -> int | None:
+        """Add transfers, and return the index of the first; None, and nothing is done, if there is no room for all.
 
         The first four arguments are those that ``FileEngine.place_of`` gives.
         """
@@ -45,8 +45,8 @@ class FileRing(Protocol):
     def submit(self, count: int) -> None:
         """Begin the first transfers that were added."""
 
-    def refuse(self, userdata: int, error: int) -> bool:
-        """Give a transfer that is not carried out its result; False if there is no room for it."""
+    def refuse(self, userdata: int, error: int) -> int | None:
+        """Give a transfer that is not carried out its result, and return its index; None if there is no room for it."""
 
     def cancel(self, userdata: int | None, first: int) -> tuple[int, int]:
         """End transfers with this userdata, or all, as soon as nothing uses their memory; not those that end anyway.

@@ -77,8 +77,10 @@ class Ring(Closeable, NotCopyable):
         self._closed = False
         self._lock = threading.Lock()
 
-    def prepare(self, view: Local | Iov | ImportedIov, file: File, offset: int, userdata: int = 0) -> None:
+    def prepare(self, view: Local | Iov | ImportedIov, file: File, offset: int, userdata: int = 0) -> int:
         """Add a transfer between all of ``view`` and the bytes of ``file`` from ``offset`` on.
+
+        Return the transfer's index, which its result has too: how many were added to the ring before, modulo 2**32.
 
         Args:
             view: Memory, View or array, on the host or on a device.
@@ -93,7 +95,7 @@ class Ring(Closeable, NotCopyable):
             Closed: the Ring, the File, the Store or the memory is closed.
         """
         memory, number = self.store.memory_of(view), userdata_number(userdata)
-        self.prepare_many(memory, file, (byte_number("offset", offset),), (memory.nbytes,), (0,), (number,))
+        return self.prepare_many(memory, file, (byte_number("offset", offset),), (memory.nbytes,), (0,), (number,))
 
     def prepare_many(
         self,
@@ -103,8 +105,10 @@ class Ring(Closeable, NotCopyable):
         lengths: Offsets,
         at: Offsets,
         userdata: Offsets | None = None,
-    ) -> None:
+    ) -> int:
         """Add transfers of ``lengths[i]`` bytes between byte ``at[i]`` of ``view`` and byte ``offsets[i]`` of ``file``.
+
+        Return the index of the first; the others follow in order, and those that FORBID_HOLES refuses come last.
 
         Args:
             view: Memory, View or array, on the host or on a device.
@@ -136,9 +140,11 @@ class Ring(Closeable, NotCopyable):
             self._check()
             room = self.entries - self._native.taken_up - self._native.prepared
             # The memory is lent to a server last, because a refused call is to leave nothing behind.
-            if len(holes) + places.size > room or not self._native.prepare(
-                *self.store.place_of(file, memory, writes=not self.for_read), places, starts, sizes, numbers
-            ):
+            first = None
+            if len(holes) + places.size <= room:
+                place = self.store.place_of(file, memory, writes=not self.for_read)
+                first = self._native.prepare(*place, places, starts, sizes, numbers)
+            if first is None:
                 raise WouldBlock(
                     f"the ring has {self.entries} entries, which are taken",
                     fix="take results with wait(), or make the ring larger",
@@ -146,6 +152,7 @@ class Ring(Closeable, NotCopyable):
             self._kept.append((memory, file))
             for number in holes:
                 self._native.refuse(number % (1 << 64), errno.ENODATA)
+            return first
 
     def submit(self) -> int:
         """Begin the transfers that were added, in batches as ``io_depth`` says; return how many were added.
@@ -215,7 +222,7 @@ class Ring(Closeable, NotCopyable):
     def wait_array(
         self, max_results: int | None = None, min_results: int = 1, timeout: float | None = None
     ) -> np.ndarray[Any, Any]:
-        """Return results like ``wait``, as an array with the fields ``userdata``, ``result`` and ``status``.
+        """Return results like ``wait``, as an array with the fields ``userdata``, ``result``, ``status`` and ``index``.
 
         A ``result`` is negative where the transfer failed with such an errno, and ``status`` is 0 where it did not.
         """

@@ -262,11 +262,11 @@ def test_memories_that_a_server_has_very_many_of(
     moved_by_messages.clear()
     with store.open("data").result() as file:
         ring = store.ring(1)
-        for memory in memories:
+        for index, memory in enumerate(memories):
             memory.write_bytes(0, bytes(PAGE))
             assert file.read_into(memory).result(PATIENCE_S) == PAGE
             assert memory.read_bytes() == there.tobytes()
             ring.prepare(memory, file, 0, 7)
             ring.submit()
-            assert ring.wait(timeout=PATIENCE_S) == [(7, PAGE, None)]
+            assert ring.wait(timeout=PATIENCE_S) == [storage.Completion(index, 7, PAGE, None)]
     assert not moved_by_messages

@@ -48,7 +48,7 @@ class Begun:
                 records["status"], records["reason"] = Status.PROTOCOL.value, Reason.NONE.value
             finally:
                 self._under_way.pop(id(batch), None)
-                records["userdata"] = batch.userdata
+                records["userdata"], records["index"] = batch.userdata, batch.indices
                 ring.complete(records)
 
         return run

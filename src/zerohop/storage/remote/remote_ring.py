@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     Attributes:
         file: the file.
         lent: the memory.
-        offsets, at, lengths, userdata: a number for each transfer.
+        offsets, at, lengths, userdata, indices: a number for each transfer.
     """
 
     file: RemoteFile
@@ -34,6 +34,13 @@ class Batch(NamedTuple):
     at: np.ndarray[Any, Any]
     lengths: np.ndarray[Any, Any]
     userdata: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
+
+
+def _arrays(numbers: list[bytes]) -> list[np.ndarray[Any, Any]]:
+    """Return the arrays of what native code gives for transfers that it did not begin."""
+    *first, index = numbers
+    return [*(np.frombuffer(each, np.int64) for each in first), np.frombuffer(index, np.uint32)]
 
 
 class RemoteRing:
@@ -98,16 +105,16 @@ class RemoteRing:
         memory_offsets: Any,
         lengths: Any,
         userdata: Any,
-    ) -> bool:
-        """Add transfers; False, and nothing is done, if there is no room for them all."""
+    ) -> int | None:
+        """Add transfers, and return the index of the first; None, and nothing is done, if there is no room."""
         arrays = file_offsets, memory_offsets, lengths, userdata
-        added = False
+        added = None
         try:
             keep, region = (file, memory), region_of(memory.view)
             numbers = file.lane_number, memory.number and memory.number.number
             added = self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
         finally:
-            if not added:
+            if added is None:
                 memory.release()
             self._release_dropped()
         return added
@@ -121,7 +128,7 @@ class RemoteRing:
                 lent.hold()
         for place, ((file, lent), _, *arrays) in enumerate(left):
             try:
-                self._begin(self, Batch(file, lent, *(np.frombuffer(each, np.int64) for each in arrays)))
+                self._begin(self, Batch(file, lent, *_arrays(arrays)))
             except BaseException as error:
                 self._fail(left[place:], error)
                 raise
@@ -129,9 +136,10 @@ class RemoteRing:
     def _fail(self, left: list[Any], error: BaseException) -> None:
         """Give transfers that could not begin their results."""
         status = errors.status_of(error) if isinstance(error, errors.ZerohopError) else Status.NO_MEMORY.value
-        for (_, lent), _, *_, userdata in left:
-            records = np.zeros(len(userdata) // 8, RECORD)
-            records["userdata"], records["status"] = np.frombuffer(userdata, np.int64), status
+        for (_, lent), _, *arrays in left:
+            *_, userdata, index = _arrays(arrays)
+            records = np.zeros(len(userdata), RECORD)
+            records["userdata"], records["index"], records["status"] = userdata, index, status
             self.complete(records)
             lent.release()
 
