@@ -104,6 +104,15 @@ std::pair<size_t, size_t> cancel(PyRing& self, std::optional<uint64_t> userdata,
         return each.ranges.empty();
     });
     self.prepared_count -= ended;
+    for (Left& each : self.left) {
+        ended += std::erase_if(each.ranges, [&](const Range& range) {
+            const bool meant = !userdata || range.userdata == *userdata;
+            if (meant) {
+                self.ring->ended(range, {0, storage::kCancelled, 0});
+            }
+            return meant;
+        });
+    }
     const Released release;
     ended += held.queue ? held.queue->cancel(*self.ring, userdata, storage::kCancelled) : 0;
     ended += asking ? asking->cancel(*self.ring, userdata) : 0;
@@ -154,6 +163,10 @@ void PyRing::drop_prepared() {
         }
     }
     prepared.clear();
+    for (Left& each : left) {
+        dropped.push_back(std::move(each.keep));
+    }
+    left.clear();
 }
 
 void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {

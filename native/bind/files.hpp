@@ -128,6 +128,12 @@ struct Prepared {
     }
 };
 
+// Transfers that have begun, and that Python has to ask for by messages.
+struct Left {
+    nb::object keep; // what Python asks by
+    std::vector<storage::Range> ranges;
+};
+
 struct PyRing {
     PyFileQueue home; // without a queue if a server carries out the transfers
     std::weak_ptr<storage::FileAsking> asking;
@@ -136,6 +142,7 @@ struct PyRing {
     std::deque<Prepared> prepared;
     size_t prepared_count = 0;
     uint32_t next_index = 0;
+    std::vector<Left> left;
     std::vector<nb::object> dropped; // what Python kept for transfers that will not begin
     bool write;
     storage::Priority priority;

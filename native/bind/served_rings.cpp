@@ -59,45 +59,56 @@ template <typename Number> nb::bytes bytes_of(std::span<const Range> ranges, Num
     return nb::bytes(numbers.data(), numbers.size() * sizeof(Number));
 }
 
-// Begins the first `count` transfers that were added, and returns those that only Python can ask for: what it has kept
-// for them, whether that is for others, too, and their numbers.
-nb::typed<nb::list, nb::any> submit_served(PyRing& self, size_t count) {
+// Begins the first `count` transfers that were added. Those that only Python can ask for are left to take_left():
+// whatever interrupts Python's call in between, they are not lost.
+void submit_served(PyRing& self, size_t count) {
     const std::shared_ptr<Engine> engine = self.home.hold_engine();
     const std::shared_ptr<FileAsking> asking = self.asking.lock();
-    nb::list left;
     while (count > 0 && !self.prepared.empty()) {
         const Prepared& first = self.prepared.front();
         const std::span<const Range> ranges = first.first(count);
         // There was room when they were prepared, and only the caller, who has the lock, takes any.
         [[maybe_unused]] const bool room = self.ring->reserve(ranges.size());
         assert(room);
+        const bool last = ranges.size() == first.ranges.size() - first.begun;
         bool posted = false;
         try {
             self.dropped.reserve(self.dropped.size() + 1);
+            self.left.reserve(self.left.size() + 1);
             if (asking && first.file_number && first.memory_number) {
                 const Released release;
                 posted = post(self, *asking, first, ranges);
             }
             if (!posted) {
-                left.append(nb::make_tuple(first.keep, ranges.size() < first.ranges.size() - first.begun,
-                                           bytes_of(ranges, &Range::file_offset),
-                                           bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
-                                           bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
+                Left left{first.keep, {ranges.begin(), ranges.end()}};
+                if (!last) {
+                    first.keep.attr("hold")(); // one use more: the rest of the transfers has its own
+                }
+                self.left.push_back(std::move(left));
             }
         } catch (...) { // Python may lack memory, and so may native code: none of these transfers has begun
             self.ring->release(ranges.size());
-            if (nb::len(left) == 0) {
-                throw;
-            }
-            break; // so that those are asked for; the others are still there
+            throw; // the others are still there
         }
-        if (posted && ranges.size() == first.ranges.size() - first.begun) {
+        if (posted && last) {
             self.dropped.push_back(first.keep);
         }
         count -= ranges.size();
         self.begun(ranges.size());
     }
-    return nb::borrow<nb::typed<nb::list, nb::any>>(left);
+}
+
+// Returns the transfers that have to be asked for by messages: what Python has kept for them, and their numbers.
+nb::typed<nb::list, nb::any> take_left(PyRing& self) {
+    nb::list taken;
+    for (const Left& each : self.left) {
+        const std::span<const Range> ranges = each.ranges;
+        taken.append(nb::make_tuple(each.keep, bytes_of(ranges, &Range::file_offset),
+                                    bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
+                                    bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
+    }
+    self.left.clear();
+    return nb::borrow<nb::typed<nb::list, nb::any>>(taken);
 }
 
 // Gives transfers that Python has asked for their results.
@@ -134,10 +145,21 @@ void def_served_rings(nb::class_<PyRing>& ring) {
              nb::arg("region"), nb::arg("part_offset"), nb::arg("part_nbytes"), nb::arg("file_offsets"),
              nb::arg("memory_offsets"), nb::arg("lengths"), nb::arg("userdata").none(),
              "Adds transfers like prepare(); the part is of what the memory's number means. `keep` comes back.")
+        .def(
+            "keeps",
+            [](const PyRing& self, nb::handle keep) {
+                return std::any_of(self.prepared.begin(), self.prepared.end(),
+                                   [&](const Prepared& each) { return each.keep.is(keep); }) ||
+                       std::any_of(self.dropped.begin(), self.dropped.end(),
+                                   [&](const nb::object& each) { return each.is(keep); });
+            },
+            nb::arg("keep"), "True if transfers that have not begun have this `keep`, or take_dropped() will return it.")
         .def("submit_served", &submit_served, nb::arg("count"),
-             "Begins the first transfers that were added. Returns those that have to be asked for by messages: what "
-             "was kept, whether others that were added need it, too, and their numbers, eight bytes each: offsets in "
-             "the file and in the memory, lengths, userdata; and four bytes each: indices.")
+             "Begins the first transfers that were added. Those that have to be asked for by messages are left.")
+        .def_prop_ro("has_left", [](const PyRing& self) { return !self.left.empty(); })
+        .def("take_left", &take_left,
+             "The transfers that were left: what was kept, which has one more use, and their numbers, eight bytes "
+             "each: offsets in the file and in the memory, lengths, userdata; and four bytes each: indices.")
         .def(
             "take_dropped",
             [](PyRing& self) -> nb::typed<nb::list, nb::any> {

@@ -38,7 +38,7 @@ from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
 from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import PeerLink as Link
 from zerohop.core.peers.service import Refusal
-from zerohop.core.runtime.deferred import defer
+from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.native_operation import InFlight, begun
@@ -83,9 +83,11 @@ __all__ = [
     "Route",
     "Stream",
     "View",
+    "all_ended",
     "begun",
     "call",
     "check_device",
+    "give_up",
     "index_array",
     "is_open",
     "keep_reached",

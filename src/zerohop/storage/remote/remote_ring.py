@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from zerohop import errors
-from zerohop._native import Status
 from zerohop.core.face import region_of
-from zerohop.storage.completion import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop._native import FileRing as Native
+    from zerohop._native import Op
     from zerohop.storage.remote.lending import Lent
     from zerohop.storage.remote.remote_file import RemoteFile
+
+
+class _Ends(NamedTuple):
+    """Holds the file and the memory of transfers that were added in one call."""
+
+    file: RemoteFile
+    lent: Lent
+
+    def hold(self) -> None:
+        """Count one more use of the memory: native code begins a part of the transfers."""
+        self.lent.hold()
 
 
 class Batch(NamedTuple):
@@ -24,7 +33,7 @@ class Batch(NamedTuple):
 
     Attributes:
         file: the file.
-        lent: the memory.
+        lent: the memory, which is released once for the batch.
         offsets, at, lengths, userdata, indices: a number for each transfer.
     """
 
@@ -37,12 +46,6 @@ class Batch(NamedTuple):
     indices: np.ndarray[Any, Any]
 
 
-def _arrays(numbers: list[bytes]) -> list[np.ndarray[Any, Any]]:
-    """Return the arrays of what native code gives for transfers that it did not begin."""
-    *first, index = numbers
-    return [*(np.frombuffer(each, np.int64) for each in first), np.frombuffer(index, np.uint32)]
-
-
 class RemoteRing:
     """Carries out the transfers of a Ring by a server, as FileRing says.
 
@@ -52,7 +55,7 @@ class RemoteRing:
     def __init__(
         self,
         native: Native,
-        begin: Callable[[RemoteRing, Batch], None],
+        begin: Callable[[RemoteRing], None],
         cancel: Callable[[RemoteRing, int | None], int],
         give_back: Callable[[Lent], None],
         *,
@@ -63,7 +66,7 @@ class RemoteRing:
 
         Args:
             native: has the transfers and their results.
-            begin: asks for a batch by messages.
+            begin: has the control thread ask by messages for the batches that ``take_left`` then returns.
             cancel: cancels such batches, as ``Begun.cancel`` does.
             give_back: gives memory back soon; for destructors.
             writes: whether files are written.
@@ -76,8 +79,6 @@ class RemoteRing:
         self.writes = writes
         self.priority = priority
         self.take = native.take
-        self.wait = native.wait
-        self.end_when = native.end_when
         self.refuse = native.refuse
 
     @property
@@ -108,40 +109,49 @@ class RemoteRing:
     ) -> int | None:
         """Add transfers, and return the index of the first; None, and nothing is done, if there is no room."""
         arrays = file_offsets, memory_offsets, lengths, userdata
-        added = None
+        keep, region = _Ends(file, memory), region_of(memory.view)
         try:
-            keep, region = (file, memory), region_of(memory.view)
             numbers = file.lane_number, memory.number and memory.number.number
-            added = self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
+            return self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
         finally:
-            if added is None:
+            # A signal's handler may have raised after native code has taken it.
+            if not self._native.keeps(keep):
                 memory.release()
             self._release_dropped()
-        return added
 
     def submit(self, count: int) -> None:
         """Begin the first transfers that were added."""
-        left = self._native.submit_served(count)
-        self._release_dropped()
-        for (_, lent), shared, *_ in left:
-            if shared:
-                lent.hold()
-        for place, ((file, lent), _, *arrays) in enumerate(left):
-            try:
-                self._begin(self, Batch(file, lent, *_arrays(arrays)))
-            except BaseException as error:
-                self._fail(left[place:], error)
-                raise
+        try:
+            self._native.submit_served(count)
+        finally:
+            self._ask_for_left()
+            self._release_dropped()
 
-    def _fail(self, left: list[Any], error: BaseException) -> None:
-        """Give transfers that could not begin their results."""
-        status = errors.status_of(error) if isinstance(error, errors.ZerohopError) else Status.NO_MEMORY.value
-        for (_, lent), _, *arrays in left:
-            *_, userdata, index = _arrays(arrays)
-            records = np.zeros(len(userdata), RECORD)
-            records["userdata"], records["index"], records["status"] = userdata, index, status
-            self.complete(records)
-            lent.release()
+    def _ask_for_left(self) -> None:
+        """Ask for transfers that have begun and that nobody has asked for yet.
+
+        Where a signal's handler raises in the middle of this, the next call does it.
+        """
+        if self._native.has_left:
+            self._begin(self)
+
+    def take_left(self) -> list[Batch]:
+        """Return the batches that have to be asked for by messages. On the control thread, where no handler runs."""
+        batches = []
+        for (file, lent), *numbers, index in self._native.take_left():
+            arrays = [np.frombuffer(each, np.int64) for each in numbers]
+            batches.append(Batch(file, lent, *arrays, np.frombuffer(index, np.uint32)))
+        return batches
+
+    def wait(self, results: int, deadline_ns: int, spin_ns: int) -> bool:
+        """Wait until so many results are there, or all that can still come."""
+        self._ask_for_left()
+        return self._native.wait(results, deadline_ns, spin_ns)
+
+    def end_when(self, results: int, deadline_ns: int) -> Op:
+        """Return an Op that ends then."""
+        self._ask_for_left()
+        return self._native.end_when(results, deadline_ns)
 
     def cancel(self, userdata: int | None, first: int) -> tuple[int, int]:
         """Do ``FileRing.cancel``."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from zerohop._native import FileRing as NativeRing
 from zerohop._native import NativeError, gather_pages
-from zerohop.core.face import begun, index_array, region_of, whole_of
+from zerohop.core.face import all_ended, begun, index_array, region_of, whole_of
 from zerohop.errors import ZerohopError, from_native
 from zerohop.storage import wire
 from zerohop.storage.imported_iov import ImportedIov
@@ -81,10 +81,17 @@ class ServedTransfers(Store):
         native = NativeRing(self._core.engine, self._moves.asking, entries, writes, priority)
         by_messages, peer = Begun(self._moves, self._told), self._moves.link.peer
 
-        def begin(ring: RemoteRing, batch: Batch) -> None:
-            run = by_messages.add(ring, batch)
-            # An operation of its own, for which a flush waits: the server uses the memory until it has ended.
-            self._defer("serve", 0, run, keep=batch, peer=peer, at_end=batch.lent.release)
+        def move(ring: RemoteRing, batch: Batch) -> Operation[None]:
+            moving = by_messages.add(ring, batch)
+            # An operation of its own: it goes on where a signal's handler ends the call that has begun the batch.
+            return self._defer("serve", 0, moving.run, keep=batch, peer=peer, at_end=moving.end)
+
+        def begin(ring: RemoteRing) -> None:
+            async def ask() -> None:
+                await all_ended([move(ring, batch) for batch in ring.take_left()])
+
+            # A flush waits for this one from now on: the server uses the memory until all have ended.
+            self._defer("serve", 0, ask, peer=peer)
 
         def cancel(_: RemoteRing, number: int | None) -> int:
             return by_messages.cancel(number, self._on_control_thread)
