@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from support.patience import PATIENCE_S
+from support.written_blocks import write_blocks
 from zerohop import storage
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ class Serving:
         source = np.full(nbytes, value, np.uint8)
         for _ in range(times):
             self._file.write_from(source).result(PATIENCE_S)
+
+    def write_blocks(self, log: str) -> None:
+        """Writes blocks of the open file until the process is ended; adds a byte to `log` for each acknowledged one."""
+        with Path(log).open("ab", buffering=0) as noted:
+            write_blocks(self.context, self._file, lambda _: noted.write(b"."))
 
     def leave_store(self) -> None:
         assert self._store is not None
