@@ -68,6 +68,19 @@ def test_a_flush_waits_for_the_server(server: storage.Server, client: zh.Context
     assert in_use
 
 
+def test_opens_that_are_cancelled(server: storage.Server, client: zh.Context, tmp_path: Path) -> None:
+    """A file that was opened for nobody is closed, at whichever moment that was."""
+    (tmp_path / "data").write_bytes(b"there")
+    with open_remote(server.url, client) as store:
+        for after in range(100):
+            opening = store.open("data")
+            if after % 2:
+                store.stat("data").result(PATIENCE_S)  # its answer comes after that of the open
+            opening.cancel()
+        del opening
+        eventually(lambda: server.statistics().files == 0, "a file stays open")
+
+
 def test_queued_writes_of_a_store_that_is_closed(server: storage.Server, client: zh.Context, tmp_path: Path) -> None:
     """They reach no other file, and end with Closed or as usual."""
     source = client.register(np.full(MIB, 9, np.uint8))

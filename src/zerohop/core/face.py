@@ -375,10 +375,17 @@ def keep_reached(route: Route) -> object:
     return None if route.imported is None else Kept(route.imported)
 
 
-async def call(link: Link, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+async def call(
+    link: Link,
+    service: str,
+    body: bytes,
+    then: Callable[[bytes], object] | None = None,
+    late: Callable[[bytes], object] | None = None,
+) -> bytes:
     """Call a service of the peer, and return its answer. On the control thread.
 
-    ``then`` is called with the answer before any later message of the peer is handled.
+    ``then`` is called with the answer before any later message of the peer is handled; ``late`` with one that comes
+    after the operation's deadline, or its cancellation, and that nobody gets.
 
     Raises:
         ZerohopError: the service refused; Unsupported if the peer has no such service.
@@ -387,7 +394,7 @@ async def call(link: Link, service: str, body: bytes, then: Callable[[bytes], ob
     """
     if link.session is None:
         raise PeerLost("the peer is gone", peer=link.peer)
-    return await link.session.call(service, body, then)
+    return await link.session.call(service, body, then, late)
 
 
 def send(link: Link, service: str, body: bytes) -> None:

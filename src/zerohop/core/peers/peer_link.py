@@ -32,7 +32,13 @@ class Conversation(Protocol):
     def begin_import(self, share: Share, registration: Registration) -> asyncio.Future[None] | None:
         """Ask for the peer's memory if that is all that a path lacks; return the future of its end, else None."""
 
-    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+    async def call(
+        self,
+        service: str,
+        body: bytes,
+        then: Callable[[bytes], object] | None = None,
+        late: Callable[[bytes], object] | None = None,
+    ) -> bytes:
         """Call a service of the peer, and return its answer."""
 
     def send(self, service: str, body: bytes) -> None:

@@ -42,18 +42,27 @@ class Rpc:
         self._channel = channel
         self._number = 0
         self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
+        # What takes the answers to calls whose callers have stopped to wait.
+        self._late: dict[int, Callable[[bytes], object]] = {}
 
-    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+    async def call(
+        self,
+        service: str,
+        body: bytes,
+        then: Callable[[bytes], object] | None = None,
+        late: Callable[[bytes], object] | None = None,
+    ) -> bytes:
         """Call a service of the peer, and return its answer.
 
-        ``then`` is called with the answer before any later message of the peer is handled.
+        ``then`` is called with the answer before any later message of the peer is handled; ``late`` with one that comes
+        after the caller's deadline, or its cancellation, and that nobody gets.
 
         Raises:
             ZerohopError: the service refused; Unsupported if the peer has no such service.
             PeerLost: the peer is gone.
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
-        if len(self._pending) >= _MAX_CALLS:
+        if len(self._pending) + len(self._late) >= _MAX_CALLS:
             raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._link.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -65,9 +74,17 @@ class Rpc:
             self._channel.post(wire.Call(number=number, service=service, body=body))
             await wait_shared(future, self._link, seconds_left())
         except BaseException:
+            if late is not None:
+                self._take_late(number, future, late)
             future.cancel()
             raise
         return future.result()
+
+    def _take_late(self, number: int, future: asyncio.Future[bytes], late: Callable[[bytes], object]) -> None:
+        if not future.done():
+            self._late[number] = late
+        elif not future.cancelled() and future.exception() is None:  # it has come, and the caller is not to have it
+            late(future.result())
 
     def send(self, service: str, body: bytes) -> None:
         """Call a service of the peer without waiting for the answer."""
@@ -108,6 +125,11 @@ class Rpc:
 
     def on_answer(self, answer: wire.Answer) -> None:
         """Handle Answer: pass it to the caller of the service; drop it if nobody waits for it."""
+        late = self._late.pop(answer.number, None)
+        if late is not None:
+            if answer.status == Status.OK.value:
+                late(answer.body)
+            return
         future, then = self._pending.get(answer.number, (None, None))
         if future is None or future.done():
             return
@@ -123,6 +145,7 @@ class Rpc:
 
     def end(self) -> None:
         """End all calls, because the Connection is lost."""
+        self._late.clear()
         for future, _ in list(self._pending.values()):
             future.cancel()
 

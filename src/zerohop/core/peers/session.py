@@ -153,8 +153,14 @@ class Session:
         finally:
             close_all(fds[1:])
 
-    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
-        return await self._rpc.call(service, body, then)
+    async def call(
+        self,
+        service: str,
+        body: bytes,
+        then: Callable[[bytes], object] | None = None,
+        late: Callable[[bytes], object] | None = None,
+    ) -> bytes:
+        return await self._rpc.call(service, body, then, late)
 
     def send(self, service: str, body: bytes) -> None:
         self._rpc.send(service, body)

@@ -139,22 +139,44 @@ class Moves:
         """
         async with self._room:
             asking = self.asking
-            answer = await self.ask_now(request, wanted, kind, path)
-        if answer.lane_number is None or asking is None or asking is not self.asking:
-            return answer, None
-        return answer, asking.number(answer.lane_number, isinstance(request, wire.Open))
 
-    async def ask_now(self, request: wire.Request, wanted: type[A] | tuple[type[A], ...], kind: str, path: str) -> A:
-        """Send a request before this waits for anything, and return the answer; raise as ``ask`` does."""
+            def give_back(body: bytes) -> None:
+                late = wire.answer_of(body)
+                if isinstance(late, wire.Opened):
+                    self.tell(wire.Close(late.number))
+                if isinstance(late, (wire.Opened, wire.Reached)):
+                    self._held(late, asking)  # which nobody holds
+
+            answer = await self.ask_now(request, wanted, kind, path, give_back)
+        return answer, self._held(answer, asking)
+
+    def _held(self, answer: wire.Opened | wire.Reached, asking: FileAsking | None) -> ServedNumber | None:
+        """Return what holds the lane number of an answer, and gives it back when it is dropped."""
+        if answer.lane_number is None or asking is None or asking is not self.asking:
+            return None
+        return asking.number(answer.lane_number, isinstance(answer, wire.Opened))
+
+    async def ask_now(
+        self,
+        request: wire.Request,
+        wanted: type[A] | tuple[type[A], ...],
+        kind: str,
+        path: str,
+        late: Callable[[bytes], object] | None = None,
+    ) -> A:
+        """Send a request before this waits for anything, and return the answer; raise as ``ask`` does.
+
+        ``late`` is called with an answer that comes when nobody waits for it any more.
+        """
         try:
-            body = await self._call(request)
+            body = await self._call(request, late)
         except Unsupported:  # something was served here before, as the greeting was answered
             raise server_closed(kind, peer=self.link.peer) from None
         return _parsed(body, wanted, kind, path)
 
-    async def _call(self, request: wire.Request) -> bytes:
+    async def _call(self, request: wire.Request, late: Callable[[bytes], object] | None = None) -> bytes:
         try:
-            return await call(self.link, wire.SERVICE, wire.encode(request))
+            return await call(self.link, wire.SERVICE, wire.encode(request), late=late)
         except PeerLost as error:
             error.fix = REOPEN  # a handle, which the connection's own words advise, helps nobody here
             raise
