@@ -19,7 +19,7 @@ from support.stores import open_remote, served
 from zerohop import storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from support.fixtures import OpenContext, StartPeer
@@ -218,7 +218,7 @@ def test_closing(setting: Setting, first: str) -> None:
     operations[0].exception(PATIENCE_S)
     setting.peer.stop()
     operations += [file.fsync(), store.open("data"), store.listdir()]
-    closing = {
+    closing: dict[str, Callable[[], None]] = {
         "file": file.close,
         "ring": ring.close,
         "iov": iov.close,
