@@ -15,7 +15,7 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
-from support.small_disk import free_bytes, small_disk
+from support.small_disk import free_bytes, small_disk, small_ext4
 from support.stores import LOCAL, SERVED, open_remote, opened, served
 from zerohop.integrations.safetensors import load, save
 
@@ -88,6 +88,29 @@ def test_a_long_write_tells_what_is_there_from_the_start(store: Store, disk: Pat
             assert 0 <= done <= ROOM
             assert np.array_equal(np.fromfile(disk / "data", np.uint8)[:done], source[:done])
             file.truncate(0).result(PATIENCE_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direct", [True, None, False], ids=["direct", "either", "cached"])
+@pytest.mark.parametrize("how", [*LOCAL, *SERVED])
+def test_a_disk_that_is_written_past_the_page_cache(no_leaks: None, how: str, direct: bool | None) -> None:
+    """What is said to be there is there, and all of it is once there is room."""
+    source = pattern(6, 24 * MIB)
+    with (
+        small_ext4(24 * MIB) as disk,
+        opened(disk, how) as store,
+        store.iov(source.nbytes) as iov,
+        store.open("data", "w", direct=direct).result(PATIENCE_S) as file,
+    ):
+        iov.memory.write_bytes(0, source.tobytes())
+        for _ in range(3):
+            done = expect_no_room(file.write_from(iov).exception(PATIENCE_S)).bytes_done
+            assert np.array_equal(np.fromfile(disk / "data", np.uint8)[:done], source[:done])
+            file.truncate(0).result(PATIENCE_S)
+        part = iov[: 16 * MIB]
+        assert file.write_from(part).result(PATIENCE_S) == part.nbytes
+        file.fsync().result(PATIENCE_S)
+        assert np.array_equal(np.fromfile(disk / "data", np.uint8), source[: 16 * MIB])
 
 
 def test_a_full_disk_takes_what_has_its_room(store: Store, disk: Path) -> None:

@@ -1,14 +1,19 @@
-"""Makes a file system in memory with little room, which no folder of the machine shows."""
+"""Makes file systems with little room, which no folder of the machine shows."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +29,36 @@ _CREATE: Final = 6
 
 @contextlib.contextmanager
 def small_disk(nbytes: int, inodes: int = 1000) -> Iterator[Path]:
-    """Lend the root of a new file system of `nbytes`. It is mounted nowhere: a descriptor leads to it, by a path that
-    other processes of the user may open, too, and it goes with that descriptor."""
-    if os.geteuid() != 0:
-        pytest.skip("only root makes file systems; a limit of files' sizes is what test_files.py tests for all")
-    made = _call(_FSOPEN, b"tmpfs", _CLOSE_ON_EXEC)
+    """Lend the root of a new file system in memory, of `nbytes`. It is mounted nowhere: a descriptor leads to it, by a
+    path that other processes of the user may open, too, and it goes with that descriptor."""
+    _check_root()
+    with _mounted("tmpfs", {"size": str(nbytes), "nr_inodes": str(inodes)}) as root:
+        yield root
+
+
+@contextlib.contextmanager
+def small_ext4(nbytes: int) -> Iterator[Path]:
+    """Lend the root of a new ext4 of `nbytes` in all, whose files can be written past the page cache."""
+    _check_root()
+    if shutil.which("mkfs.ext4") is None or shutil.which("losetup") is None:
+        pytest.skip("this machine lacks mkfs.ext4 or losetup")
+    with tempfile.NamedTemporaryFile(prefix="zh-disk-") as image:
+        image.truncate(nbytes)
+        _ran("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", "-F", image.name)
+        device = _ran("losetup", "--show", "-f", image.name).strip()
+        try:
+            with _mounted("ext4", {"source": device}) as root:
+                yield root
+        finally:
+            _ran("losetup", "-d", device)
+
+
+@contextlib.contextmanager
+def _mounted(kind: str, options: dict[str, str]) -> Iterator[Path]:
+    made = _call(_FSOPEN, kind.encode(), _CLOSE_ON_EXEC)
     try:
-        for key, value in ((b"size", nbytes), (b"nr_inodes", inodes)):
-            _call(_FSCONFIG, made, _SET_STRING, key, str(value).encode(), 0)
+        for key, value in options.items():
+            _call(_FSCONFIG, made, _SET_STRING, key.encode(), value.encode(), 0)
         _call(_FSCONFIG, made, _CREATE, None, None, 0)
         root = _call(_FSMOUNT, made, _CLOSE_ON_EXEC, 0)
     finally:
@@ -46,6 +73,18 @@ def free_bytes(folder: Path) -> int:
     """Return how many bytes the file system of a folder has room for."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes file systems; a limit of files' sizes is what test_files.py tests for all")
+
+
+def _ran(*command: str) -> str:
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if ran.returncode != 0:
+        pytest.skip(f"this system makes no file system for the test: {ran.stderr}")
+    return ran.stdout
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
