@@ -70,11 +70,13 @@ class Rpc:
         # The caller may be gone by then, and asyncio would warn of an exception that nobody fetched.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._pending[number] = future, then
+        asked = False
         try:
             self._channel.post(wire.Call(number=number, service=service, body=body))
+            asked = True
             await wait_shared(future, self._link, seconds_left())
         except BaseException:
-            if late is not None:
+            if late is not None and asked:
                 self._take_late(number, future, late)
             future.cancel()
             raise
