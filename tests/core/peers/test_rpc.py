@@ -34,7 +34,7 @@ def answer(status: Status = Status.OK) -> wire.Answer:
 
 
 def late_answers(
-    then: Callable[[Rpc, asyncio.Task[bytes]], None], channel: Channel | None = None
+    then: Callable[[Rpc, asyncio.Task[bytes]], object], channel: Channel | None = None
 ) -> tuple[list[bytes], BaseException | bytes]:
     """Begin a call, do something to it, and cancel it if it still waits; returns the late answers, and how it ended."""
     found: list[bytes] = []
@@ -64,7 +64,7 @@ def test_an_answer_that_is_waited_for() -> None:
 
 def test_an_answer_after_a_cancellation() -> None:
     """It goes to one place, once."""
-    late, ended = late_answers(lambda _, task: bool(task.cancel()) or None)
+    late, ended = late_answers(lambda _, task: task.cancel())
     assert late == [b"answer"]
     assert isinstance(ended, asyncio.CancelledError)
 
