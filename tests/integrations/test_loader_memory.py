@@ -101,11 +101,18 @@ SMALL = {"a": [(90, 100)] * 2000, "b": [(7, 11)] * 1000}
 MIXED = {"a": [(2048, 8192), *[(90, 100)] * 500], "b": [(3000, 3001), (1,), (0, 5), (2, 2048, 1024)]}
 
 
-@pytest.mark.parametrize("where", ["paths", "server"])
 @pytest.mark.parametrize(
-    ("shapes", "budget", "rows"),
-    [(LARGE, MIB, 0), (SMALL, 4 * MIB, 0), (MIXED, 2 * MIB, 0), (LARGE, 2 * MIB, 1000)],
-    ids=["large", "small", "mixed", "slices"],
+    ("shapes", "budget", "rows", "where"),
+    [
+        pytest.param(LARGE, MIB, 0, "paths", id="large"),
+        pytest.param(SMALL, 4 * MIB, 0, "paths", id="small"),
+        pytest.param(LARGE, 2 * MIB, 1000, "paths", id="slices"),
+        pytest.param(MIXED, 2 * MIB, 0, "server", id="mixed of a server"),
+        pytest.param(MIXED, 2 * MIB, 0, "paths", id="mixed", marks=pytest.mark.slow),
+        pytest.param(LARGE, MIB, 0, "server", id="large of a server", marks=pytest.mark.slow),
+        pytest.param(SMALL, 4 * MIB, 0, "server", id="small of a server", marks=pytest.mark.slow),
+        pytest.param(LARGE, 2 * MIB, 1000, "server", id="slices of a server", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("framework", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
 def test_load(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from support.pattern import Bytes
     from zerohop.storage import File, Store
 
-NBYTES = 3 * MIB
+NBYTES = 2 * MIB
 # Through the page cache, which has what was written just now, and past it.
 DIRECT = pytest.mark.parametrize("direct", [None, True], ids=["cached", "direct"])
 
@@ -32,7 +32,7 @@ DIRECT = pytest.mark.parametrize("direct", [None, True], ids=["cached", "direct"
 class Reads:
     """Reads of all of a file that are under way, as operations and through a Ring; the first of them has ended."""
 
-    COUNT = 6
+    COUNT = 4
 
     def __init__(self, store: Store, file: File, *, short: bool = False) -> None:
         self._targets = [store.context.alloc(NBYTES) for _ in range(2 * self.COUNT)]
@@ -176,7 +176,7 @@ def test_a_name_that_is_replaced_again_and_again(store: Store, tmp_path: Path) -
 
 
 @DIRECT
-@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), MIB, 2 * MIB + 4097])
+@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), MIB, MIB + 4097])
 def test_an_end_that_comes_nearer(store: Store, tmp_path: Path, left: int, direct: bool | None) -> None:
     """Each read has all its bytes, or tells where the file ended; none has bytes that were never there."""
     there = pattern(4, NBYTES)
@@ -228,7 +228,7 @@ def test_an_end_that_moves_all_the_time(store: Store, tmp_path: Path) -> None:
     target = np.full(MIB, 0xEE, np.uint8)
     try:
         with store.open("data").result(PATIENCE_S) as file:
-            for _ in range(30):
+            for _ in range(15):
                 file.read_many(target, places, places, np.full(256, 4096), short=True).result(PATIENCE_S)
                 assert np.array_equal(target[: MIB // 2], there[: MIB // 2])
                 beyond = target[MIB // 2 :]

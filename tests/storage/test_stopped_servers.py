@@ -168,8 +168,7 @@ def test_greetings(setting: Setting, met: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "after",
-    ["open", "write", pytest.param("read", marks=pytest.mark.slow), pytest.param("fsync", marks=pytest.mark.slow)],
+    "after", ["open", *(pytest.param(each, marks=pytest.mark.slow) for each in ("read", "write", "fsync"))]
 )
 def test_in_the_middle_of_calls(setting: Setting, tmp_path: Path, after: str) -> None:
     """Of many that are under way each ends as usual or at its deadline; a late byte goes to no place but its own."""
