@@ -139,8 +139,8 @@ class RemoteRing:
         """Return the batches that have to be asked for by messages. On the control thread, where no handler runs."""
         batches = []
         for (file, lent), *numbers, index in self._native.take_left():
-            arrays = [np.frombuffer(each, np.int64) for each in numbers]
-            batches.append(Batch(file, lent, *arrays, np.frombuffer(index, np.uint32)))
+            offsets, at, lengths, userdata = (np.frombuffer(each, np.int64) for each in numbers)
+            batches.append(Batch(file, lent, offsets, at, lengths, userdata, np.frombuffer(index, np.uint32)))
         return batches
 
     def wait(self, results: int, deadline_ns: int, spin_ns: int) -> bool:
