@@ -319,6 +319,11 @@ def status_of(error: ZerohopError) -> int:
     return next((status for status, (kind, _) in _BY_STATUS.items() if type(error) is kind), 10)
 
 
+def reason_of(error: ZerohopError) -> int:
+    """Return the number of a reason whose words an error has; 0: none."""
+    return next((reason for reason, words in _BY_REASON.items() if error.reason == words.reason), 0)
+
+
 def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
     """Return what is raised for a status without an error; one that is none of this version's came from a peer."""
     if status in (0, 1, CANCELLED):

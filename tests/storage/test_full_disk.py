@@ -17,6 +17,7 @@ from support.service import Service
 from support.sizes import MIB
 from support.small_disk import free_bytes, small_disk, small_ext4
 from support.stores import LOCAL, SERVED, open_remote, opened, served
+from zerohop import storage
 from zerohop.integrations.safetensors import load, save
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def test_each_result_of_a_ring_is_its_own(store: Store, disk: Path) -> None:
         file.punch_hole(0, 8 * MIB).result(PATIENCE_S)
         writes.prepare(source[:MIB], file, 0, 5)
         writes.submit()
-        assert writes.wait(timeout=PATIENCE_S) == [(5, MIB, None)]
+        assert writes.wait(timeout=PATIENCE_S) == [storage.Completion(32, 5, MIB, None)]
     assert (back == there).all()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.forking import in_child
+from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.stores import is_served
@@ -96,6 +99,48 @@ def test_memory_that_comes_after(store: Store, random_file: Callable[..., np.nda
             file.read_into(target).result(PATIENCE_S)
             assert (target.numpy() == there).all()
             target.close()
+
+
+def test_a_mapped_file_whose_pages_are_replaced(
+    store: Store, random_file: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    """Another cuts the file and makes it as long as before: transfers go by the pages that are there now."""
+    there = random_file("data", MIB)
+    shared = SharedMemory(create=True, size=MIB)
+    try:
+        mapped = np.ndarray(MIB, np.uint8, shared.buf)
+        iov = store.wrap(mapped)
+        with store.open("data").result() as file, store.open("copy", "w").result() as copy:
+            for length in (MIB, 0):
+                os.truncate(f"/dev/shm/{shared.name}", length)
+                os.truncate(f"/dev/shm/{shared.name}", MIB)
+                mapped[:] = 9
+                assert copy.write_from(iov).result(PATIENCE_S) == MIB
+                assert (np.fromfile(tmp_path / "copy", np.uint8) == 9).all()
+                assert file.read_into(iov).result(PATIENCE_S) == MIB
+                assert (mapped == there).all()
+        assert iov.not_fixed == "the memory is a mapping of a file, whose pages others may replace"
+        iov.close()
+        del mapped, iov
+    finally:
+        shared.unlink()
+        gc.collect()
+        shared.close()
+
+
+def test_dropped(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """An Iov that is dropped gives its memory back, like one that is closed; a Memory of it that is kept is of use."""
+    random_file("data", MIB)
+    with store.open("data").result() as file:
+        file.read_into(store.iov(4096)).result(PATIENCE_S)
+        before = holdings()
+        for _ in range(8):
+            file.read_into(store.iov(4096)).result(PATIENCE_S)
+            store.iov(4096)
+            store.wrap(np.zeros(4096, np.uint8))
+        expect_given_back(before, holdings, "this process")
+        kept = store.iov(4096).memory
+        assert file.read_into(kept).result(PATIENCE_S) == 4096
 
 
 @pytest.mark.parametrize("direct", [None, True, False])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import threading
 import time
 from concurrent.futures import CancelledError
+from multiprocessing.shared_memory import SharedMemory
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,7 +18,7 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.patience import PATIENCE_S
-from support.stores import is_served
+from support.stores import is_served, opened
 from zerohop import storage
 
 if TYPE_CHECKING:
@@ -175,6 +177,39 @@ def test_a_failure_is_its_own(store: Store) -> None:
     error = found[2].error
     assert isinstance(error, zh.StorageError)
     assert error.errno == errno.EFBIG
+
+
+@pytest.mark.parametrize("way", ["threads", "served over tcp"])
+@pytest.mark.parametrize("for_read", [True, False], ids=["reads", "writes"])
+def test_memory_that_is_partly_gone(
+    no_leaks: None, tmp_path: Path, random_file: Callable[..., np.ndarray], way: str, for_read: bool
+) -> None:
+    """Of one batch, transfers whose memory is there go on."""
+    there = random_file("data", 8 * PAGE)
+    shared = SharedMemory(create=True, size=8 * PAGE)
+    mapped = np.ndarray(8 * PAGE, np.uint8, shared.buf)
+    mapped[:] = 1
+    with opened(tmp_path, way) as store:
+        with store.open("data", "r+").result() as file, store.wrap(mapped) as iov:
+            os.truncate(f"/dev/shm/{shared.name}", 2 * PAGE)
+            ring = store.ring(8, for_read=for_read)
+            places = np.array([0, 5, 1]) * PAGE
+            ring.prepare_many(iov, file, places, np.full(3, PAGE), places)
+            ring.submit()
+            found = {each.index: each for each in ring.wait(min_results=3, timeout=PATIENCE_S)}
+            assert [found[i].result for i in range(3)] == [PAGE, 0, PAGE]
+            assert [found[i].error is None for i in range(3)] == [True, False, True]
+        here = np.fromfile(tmp_path / "data", np.uint8)
+        if for_read:
+            assert (mapped[: 2 * PAGE] == there[: 2 * PAGE]).all()
+            assert (here == there).all()
+        else:
+            assert (here[: 2 * PAGE] == 1).all()
+            assert (here[2 * PAGE :] == there[2 * PAGE :]).all()
+    del mapped
+    shared.unlink()
+    gc.collect()
+    shared.close()
 
 
 def test_awaited(store: Store, random_file: Callable[..., np.ndarray]) -> None:

@@ -30,7 +30,7 @@ from zerohop.core.control.address import parse as parse_url
 from zerohop.core.lanes.imported import Kept
 from zerohop.core.lanes.link import Route
 from zerohop.core.lanes.path_choice import MAPPED, PEER, RING
-from zerohop.core.memory.access import is_open, offset_of, region_of, revoke_at_once
+from zerohop.core.memory.access import is_open, may_be_replaced, offset_of, region_of, revoke_at_once
 from zerohop.core.memory.access import memory_of as whole_of
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.register import Local, view_of
@@ -91,6 +91,7 @@ __all__ = [
     "index_array",
     "is_open",
     "keep_reached",
+    "may_be_replaced",
     "offset_of",
     "one_line",
     "parse_url",
@@ -202,7 +203,8 @@ class Face(AsyncCloseable, NotCopyable):
     def _lend(self, view: Memory | View, rights: Rights, *, once: bool) -> tuple[RemoteBuffer, int]:
         """Return a handle for a peer, and the offset of this range in the memory that the handle names.
 
-        With ``once`` it is a handle of exactly this range, until ``_take_back``; else one of all the Memory, made once.
+        With ``once`` it is a handle of exactly this range, until ``_take_back``; else one of all the Memory, made once,
+        which ends with the Memory and does not keep it alive: transfers have to do that.
 
         Raises:
             ValueError: the memory does not have these rights.
@@ -212,7 +214,7 @@ class Face(AsyncCloseable, NotCopyable):
             return view.share(rights), 0
         memory = whole_of(view)
         # Both offsets count from the start of the registration, which Memories may share.
-        return self._core.shares.whole_of(memory, rights), offset_of(view) - offset_of(memory)
+        return self._core.shares.whole_of(memory, rights, loose=True), offset_of(view) - offset_of(memory)
 
     def _take_back(self, view: Memory | View, handle: RemoteBuffer) -> None:
         """Let no transfer begin any more with a handle that was lent once. Waits for no peer."""

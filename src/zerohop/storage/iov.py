@@ -11,9 +11,10 @@ from zerohop.storage.gpu_work import synchronize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 # 3FS gives this advice for GPUDirect RDMA, and allocations of NVIDIA's driver keep to it.
 _LINE: Final = 256
+# Why pages are not kept at hand that are not this process's own.
+REPLACEABLE: Final = "the memory is a mapping of a file, whose pages others may replace"
 
 
 class Iov(Closeable, NotCopyable):
@@ -26,6 +27,7 @@ class Iov(Closeable, NotCopyable):
     Attributes:
         memory: the Memory or View that it is made of.
         not_fixed: why the system does not keep the pages at hand: transfers are right, and slower; empty if it does.
+            It never keeps those of a mapped file, which others may cut or give holes.
     """
 
     _copy_refusal = "an Iov stays in its process, and is not copied; send iov.export(), or wrap() it again"

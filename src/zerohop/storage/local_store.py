@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from zerohop._native import URING_DEPTH, NativeError, Reached, duplicate, open_path
 from zerohop.config.checks import check_int
 from zerohop.config.processors import usable_processors
-from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, offset_of, region_of, start_of
+from zerohop.core.face import HOST, RemoteBuffer, begun, index_array, may_be_replaced, offset_of, region_of, start_of
 from zerohop.errors import Unsupported, ZerohopError, from_native
 from zerohop.shown import shown
 from zerohop.storage import failures, file_calls, names
@@ -20,7 +20,7 @@ from zerohop.storage.beneath import check_openat2
 from zerohop.storage.direct import check_ranges, of_device
 from zerohop.storage.direct_ring import DirectRing
 from zerohop.storage.imported_iov import ImportedIov
-from zerohop.storage.iov import Iov
+from zerohop.storage.iov import REPLACEABLE, Iov
 from zerohop.storage.opening import of_descriptor, opened
 from zerohop.storage.operation import FilePath, FileTransfer
 from zerohop.storage.store import Store
@@ -153,6 +153,8 @@ class LocalStore(Store):
     def new_iov(self, memory: Memory | View, *, owned: bool) -> Iov:
         """Return an Iov of memory, which the system keeps at hand if it can."""
         region, queue = region_of(memory), self._queue
+        if may_be_replaced(memory):
+            return Iov(memory, REPLACEABLE, lambda: None, owned=owned)
         try:
             why = queue.fix(region)
         except ValueError:  # the memory was closed meanwhile

@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.core.memory import shared_pages
+from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Closed
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ def is_open(view: Memory | View) -> bool:
 def memory_of(view: Memory | View) -> Memory:
     """Return the Memory that a View is part of; for a Memory, the Memory itself."""
     return view._home()
+
+
+def may_be_replaced(view: Memory | View) -> bool:
+    """Tell whether other pages may come in the place of the memory's, without this process's doing."""
+    registration = registration_of(view)
+    on_host = view.device == HOST
+    return on_host and not registration.ours and shared_pages.may_be_replaced(view.address, view.nbytes)
 
 
 def lend(view: Memory | View) -> tuple[object, int, Engine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Shared(Protocol):
     _left: RetainedBuffer | None
     _registration: Registration
     _shares: dict[bytes, LocalShare] | tuple[()]
-    _whole: Mapping[Rights, RemoteBuffer]
+    _whole: Mapping[tuple[Rights, bool], RemoteBuffer]
 
     def _check_open(self) -> None: ...
 
@@ -49,11 +50,13 @@ class Shared(Protocol):
 class LocalShare:
     """Describes a range of this Context's memory that is shared with peers."""
 
-    __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
+    __slots__ = ("_loose", "handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # The share keeps the Memory alive, because a peer cannot know that the last reference to it went away here.
         self.memory: Shared | None = None
+        # The Memory that a loose share does not keep alive.
+        self._loose: weakref.ref[Shared] | None = None
         # The object that a closed Memory leaves until all peers have given the share back.
         self.keep: object = None
         # Ids and processes of lost peers that had mapped the share and may still write to it.
@@ -63,6 +66,16 @@ class LocalShare:
         self.handle = handle
         self.revocable = revocable
         self.importers: set[Importer] = set()
+
+    def loosen(self) -> None:
+        """Keep the Memory alive no longer. The share ends with it."""
+        if self.memory is not None:
+            self._loose = weakref.ref(self.memory)
+            self.memory = None
+
+    def open_memory(self) -> Shared | None:
+        """Return the Memory that the share belongs to, if it is open."""
+        return self._loose() if self.memory is None and self._loose is not None else self.memory
 
     @property
     def share_id(self) -> int:

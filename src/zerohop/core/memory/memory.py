@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zerohop.core.memory.rights import Rights
 
 _NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
-_NONE: Final[Mapping[Rights, RemoteBuffer]] = MappingProxyType({})
+_NONE: Final[Mapping[tuple[Rights, bool], RemoteBuffer]] = MappingProxyType({})
 
 
 class _Range(Contents):
@@ -227,8 +227,8 @@ class Memory(Closeable, _Range):
         # By the key of the handle; changed only under the lock of Shares. It is an empty tuple until the first share,
         # which saves an object.
         self._shares: dict[bytes, LocalShare] | tuple[()] = ()
-        # The handles that remote_key() has given out, by rights.
-        self._whole: Mapping[Rights, RemoteBuffer] = _NONE
+        # The handles of all of the Memory that are made once (Shares.whole_of).
+        self._whole: Mapping[tuple[Rights, bool], RemoteBuffer] = _NONE
         # The thread that closes the Memory, and what it has still to release: a signal may interrupt it anywhere.
         self._closer: int | None = None
         self._left: RetainedBuffer | None = None

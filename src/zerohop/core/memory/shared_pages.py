@@ -36,6 +36,7 @@ class _Mapped(NamedTuple):
     device: int
     inode: int
     path: str
+    shared: bool
 
 
 def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backing | None:
@@ -138,34 +139,52 @@ def _is_file(fd: int, mapped: _Mapped) -> bool:
     return (status.st_dev, status.st_ino) == (mapped.device, mapped.inode)
 
 
+def may_be_replaced(address: int, nbytes: int) -> bool:
+    """Tell whether other pages may come in the place of those of a range, without this process's doing.
+
+    They may where the range is a shared mapping: whoever has its file may cut it, or give it holes. True, too, where a
+    sandbox hides the mappings.
+    """
+    mappings = _mappings(address, address + nbytes)
+    return mappings is None or any(each.shared for each in mappings)
+
+
 def _find(address: int, nbytes: int) -> _Mapped | None:
     """Return the shared mapping that holds a range; neighbouring mappings of consecutive file parts count as one."""
     found: _Mapped | None = None
-    stop = address + nbytes
+    for here in _mappings(address, address + nbytes) or ():
+        if not here.shared:
+            return None
+        if found is None:
+            if here.start > address:
+                return None
+            found = here
+        elif (here.device, here.inode, here.offset) != (
+            found.device,
+            found.inode,
+            found.offset + (here.start - found.start),
+        ):
+            return None
+        if here.stop >= address + nbytes:
+            return found
+    return None
+
+
+def _mappings(address: int, stop: int) -> list[_Mapped] | None:
+    """Return the mappings that a range touches; None if they cannot be read."""
     lines = _opened(lambda: _MAPS.open(encoding="utf-8", errors="surrogateescape"))
     if lines is None:
         return None
+    found = []
     with sandbox.unless_refused(), lines:
         for line in lines:
             bounds, permissions, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
             start, end = (int(part, 16) for part in bounds.split("-"))
             if end <= address:
                 continue
-            if start >= stop or permissions[3] != "s":
-                return None
+            if start >= stop:
+                break
             major, minor = (int(part, 16) for part in device.split(":"))
-            name = path[0] if path else ""
-            here = _Mapped(start, end, int(offset, 16), os.makedev(major, minor), int(inode), name)
-            if found is None:
-                if start > address:
-                    return None
-                found = here
-            elif (here.device, here.inode, here.offset) != (
-                found.device,
-                found.inode,
-                found.offset + (start - found.start),
-            ):
-                return None
-            if end >= stop:
-                return found
-    return None
+            where = int(offset, 16), os.makedev(major, minor), int(inode), path[0] if path else ""
+            found.append(_Mapped(start, end, *where, shared=permissions[3] == "s"))
+    return found

@@ -65,20 +65,27 @@ class Shares(Revocation):
                 self._engine.revoke(share_id, time.monotonic_ns())
             raise
 
-    def whole_of(self, memory: Shared, rights: Rights) -> RemoteBuffer:
-        """Return the handle of all of a Memory that ``remote_key`` gives out, which is made once."""
+    def whole_of(self, memory: Shared, rights: Rights, *, loose: bool = False) -> RemoteBuffer:
+        """Return a handle of all of a Memory, which is made once.
+
+        A ``loose`` one does not keep the Memory alive: it is for a peer that uses it only while transfers of this side
+        do keep it.
+        """
         with self._lock:
-            whole = memory._whole.get(rights)
+            whole = memory._whole.get((rights, loose))
             if whole is None:
                 whole = memory.share(rights)
-                memory._whole = {**memory._whole, rights: whole}
+                memory._whole = {**memory._whole, (rights, loose): whole}
+            share = memory._shares.get(whole._key) if loose and memory._shares else None
+            if share is not None:
+                share.loosen()
         return whole
 
     def forget_whole(self, memory: Shared, shares: Sequence[LocalShare]) -> None:
-        """Let ``remote_key`` give out another handle from now on, because these shares are revoked."""
+        """Have ``whole_of`` make another handle from now on, because these shares are revoked."""
         revoked = {share.handle._key for share in shares}
         with self._lock:
-            memory._whole = {rights: whole for rights, whole in memory._whole.items() if whole._key not in revoked}
+            memory._whole = {kind: whole for kind, whole in memory._whole.items() if whole._key not in revoked}
 
     def _belongs(self, share: LocalShare, memory: Shared) -> None:
         """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""
@@ -137,7 +144,8 @@ class Shares(Revocation):
             self._closed = True
             for share in {**self._shares, **self._leaving, **self._lingering}.values():
                 if not share.registration.ours and (left := _left_by(share)):
-                    peer_process.keep_until_exit(left, share.keep if share.memory is None else get_kept(share.memory))
+                    memory = share.open_memory()
+                    peer_process.keep_until_exit(left, share.keep if memory is None else get_kept(memory))
             self._shares.clear()
             self._leaving.clear()
             self._lingering.clear()

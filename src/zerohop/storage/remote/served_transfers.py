@@ -11,11 +11,11 @@ import numpy as np
 
 from zerohop._native import FileRing as NativeRing
 from zerohop._native import NativeError, gather_pages
-from zerohop.core.face import all_ended, begun, index_array, region_of, whole_of
+from zerohop.core.face import all_ended, begun, index_array, may_be_replaced, region_of, whole_of
 from zerohop.errors import ZerohopError, from_native
 from zerohop.storage import wire
 from zerohop.storage.imported_iov import ImportedIov
-from zerohop.storage.iov import Iov
+from zerohop.storage.iov import REPLACEABLE, Iov
 from zerohop.storage.numbers import check_ranges
 from zerohop.storage.operation import ServedPath, ServedTransfer
 from zerohop.storage.remote.begun import Begun
@@ -67,14 +67,16 @@ class ServedTransfers(Store):
         tell = self._moves.tell
 
         def release() -> None:
-            if not self._closed and not self._core.forked:
+            if not (why_not or self._closed or self._core.forked):
                 self._on_control_thread(tell, wire.Forget(lent.handle))
             lent.release()
 
-        gather_pages(region_of(memory))
-        self._on_control_thread(tell, wire.Keep(lent.handle))
+        why_not = REPLACEABLE if may_be_replaced(memory) else ""
+        if not why_not:
+            gather_pages(region_of(memory))
+            self._on_control_thread(tell, wire.Keep(lent.handle))
         self._number_of(lent)
-        return Iov(memory, "", release, owned=owned)
+        return Iov(memory, why_not, release, owned=owned)
 
     def new_ring(self, entries: int, writes: bool, priority: int) -> FileRing:
         """Return a ring whose transfers the server carries out."""

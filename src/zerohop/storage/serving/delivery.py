@@ -11,17 +11,21 @@ import numpy as np
 
 from zerohop._native import NativeError, Status
 from zerohop.core.face import offset_of, region_of
-from zerohop.errors import CANCELLED, DeadlineExceeded, ZerohopError
+from zerohop.errors import CANCELLED, DeadlineExceeded, PeerLost, ZerohopError, reason_of, status_of
 from zerohop.storage.completion import RECORD
-from zerohop.storage.serving.pieces import Pieces, Results, cut, joined
+from zerohop.storage.serving.pieces import Pieces, Results, chosen, cut, joined
 from zerohop.storage.wire import MOST_RANGES
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from zerohop._native import OpenFile, Reached
     from zerohop.core.face import Operation, RemoteBuffer
     from zerohop.storage.local_store import LocalStore
     from zerohop.storage.serving.blocks import Blocks, Borrower
     from zerohop.storage.serving.pieces import Numbers
+
+    Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 # Bytes of one Move that are under way at once where no block limits them.
 _WINDOW_BYTES: Final = 64 << 20
@@ -112,12 +116,35 @@ class Delivery:
             if self._is_over(pieces):  # it may have waited long for a block
                 return
             places = np.cumsum(pieces.lengths) - pieces.lengths
-            where = region_of(block), offset_of(block), block.nbytes, places
-            lengths = pieces.lengths if self._writes else await self._through_ring(pieces, *where)
+            where = region_of(block), offset_of(block), block.nbytes
+            lengths = pieces.lengths if self._writes else await self._through_ring(pieces, *where, places)
             with blocks.handed_to(client):
-                await self._over_lane(pieces, block, places, lengths)
+                crossed = await self._each_over_lane(pieces, block, places, lengths)
             if self._writes:
-                await self._through_ring(pieces, *where)
+                await self._through_ring(chosen(pieces, crossed), *where, places[crossed])
+
+    async def _each_over_lane(self, pieces: Pieces, block: Any, places: Numbers, lengths: Numbers) -> Mask:
+        """Move bytes between a block and the peer's memory; tell which pieces have crossed. The others have failed.
+
+        Raises:
+            PeerLost: the client is gone.
+        """
+        count = len(pieces.ranges)
+        try:
+            await self._over_lane(pieces, block, places, lengths)
+            return np.ones(count, bool)
+        except PeerLost:
+            raise
+        except ZerohopError as error:
+            if count == 1:
+                self.results.fail_all(pieces, status_of(error), reason_of(error))
+                return np.zeros(1, bool)
+        # Some of the memory is not there: each is tried by itself, because a failure is to end no other transfer.
+        crossed = np.zeros(count, bool)
+        for i in range(count):
+            one = slice(i, i + 1)
+            crossed[one] = await self._each_over_lane(chosen(pieces, one), block, places[one], lengths[one])
+        return crossed
 
     async def _over_lane(self, pieces: Pieces, block: Any, places: Numbers, lengths: Numbers) -> None:
         """Move bytes between a block and the peer's memory."""

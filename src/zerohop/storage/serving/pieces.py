@@ -33,6 +33,11 @@ class Pieces(NamedTuple):
     lengths: Numbers
 
 
+def chosen(pieces: Pieces, which: np.ndarray[Any, Any] | slice) -> Pieces:
+    """Return some of the pieces, by a mask or by their positions."""
+    return Pieces(*(each[which] for each in pieces))
+
+
 def cut(offsets: Numbers, at: Numbers, lengths: Numbers, most_bytes: int) -> Iterator[Pieces]:
     """Yield all parts of ranges in order, each time as many as have ``most_bytes`` together."""
     ends = np.cumsum(lengths)
@@ -95,10 +100,10 @@ class Results:
             self.errors[number] = max(0, -int(record["result"]))
             self.outcomes[number] = record["status"], record["reason"]
 
-    def fail_all(self, pieces: Pieces, status: int) -> None:
+    def fail_all(self, pieces: Pieces, status: int, reason: int = 0) -> None:
         """Note that pieces have failed alike, with nothing moved."""
         records = np.zeros(len(pieces.ranges), RECORD)
-        records["status"] = status
+        records["status"], records["reason"] = status, reason
         self.note(pieces, records)
 
     @property
