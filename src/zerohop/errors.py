@@ -263,8 +263,8 @@ _BY_REASON: dict[int, _Words] = {
         "give the process more memory, or have the peer read fewer page lists at once",
     ),
     MOVED: _Words(
-        "moved: the tensor's library has moved its bytes since (share_memory_(), resize_() or the like)",
-        "register the tensor again, and share it anew",
+        "moved: its library has moved the bytes since (share_memory_(), resize_(), ctypes.resize() or the like)",
+        "register it again, and share it anew",
     ),
     NOT_ALLOWED: _Words(
         "not allowed: the system refuses a call that this needs, as a sandbox does",

@@ -127,7 +127,7 @@ def test_bytes_that_move_under_their_storage(world: World, how: str) -> None:
         memory.read_bytes,
         memory.numpy,
     )
-    with pytest.raises(zh.Closed, match=r"moved: .* Fix: register the tensor again"):
+    with pytest.raises(zh.Closed, match=r"moved: .* Fix: register it again"):
         calls[0]()
     for call in calls:
         with pytest.raises(zh.Closed):

@@ -1,4 +1,7 @@
-"""Finds the tensor whose memory an array or a buffer shows, through all that may lie between them."""
+"""Finds whose memory an array or a buffer shows, and may move, through all that may lie between them.
+
+That is a tensor of PyTorch, or an object of ctypes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from zerohop._native import BlockWatch
 from zerohop.core.memory import torch_tensors
 
 if TYPE_CHECKING:
@@ -16,10 +20,12 @@ if TYPE_CHECKING:
 _MOST: Final = 256
 # The class that all data of ctypes have; ctypes has no public name for it.
 _CTYPES_DATA: Final[Any] = ctypes.c_int.__mro__[-2]
+# The address of its memory is among the first words of such an object, behind those that all objects have.
+_CTYPES_WORDS: Final = 4
 
 
-def storage_behind(holder: object, address: int, nbytes: int) -> Any | None:
-    """Return the storage of the tensor whose memory a range lies in; None if no tensor is behind ``holder``.
+def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockWatch | None] | None:
+    """Return the object whose memory a range lies in, to be kept, and what tells when it moves; None if none may move.
 
     Raises:
         ValueError: the tensor has other memory by now, and nobody keeps the range's.
@@ -27,21 +33,32 @@ def storage_behind(holder: object, address: int, nbytes: int) -> Any | None:
     left, seen = [holder], 0
     only = True  # nothing between the holder and the tensor keeps more than one object
     refusal: ValueError | None = None
+    owner: Any = None
     while left and seen < _MOST:
         each = left.pop()
         seen += 1
         if torch_tensors.is_tensor(each):
             try:
-                return torch_tensors.storage_behind(each, address, nbytes)
+                storage = torch_tensors.storage_behind(each, address, nbytes)
+                return storage, torch_tensors.watch(storage)
             except ValueError as error:
                 refusal = error
             continue
+        if isinstance(each, _CTYPES_DATA) and each._b_needsfree_ and each._b_base_ is None:
+            owner = each
         found = list(_held_by(each))
         only = only and len(found) <= 1
         left += found
     if refusal is not None and only:
         raise refusal
-    return None
+    return None if owner is None or not nbytes else (owner, _watch_ctypes(owner))
+
+
+def _watch_ctypes(owner: Any) -> BlockWatch:
+    """Return what tells when ``ctypes.resize()`` gives an object other memory: the object has the address as a word."""
+    start = ctypes.addressof(owner)
+    words = list((ctypes.c_uint64 * _CTYPES_WORDS).from_address(id(owner)))
+    return BlockWatch(id(owner) + ctypes.sizeof(ctypes.c_uint64) * words.index(start), start)
 
 
 def _held_by(holder: Any) -> Iterator[object]:

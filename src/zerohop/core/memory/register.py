@@ -72,7 +72,7 @@ def register(
         if not (registration.closed or registration.leaving):
             if registration.made_for is None:
                 registration.made_for = weakref.ref(memory)
-            if lasting and source.block is not None and source.device == HOST:
+            if lasting and source.block is not None and source.device == HOST and torch_tensors.is_storage(source.keep):
                 torch_tensors.hold_size(source.keep)
             return memory
         # Another thread is closing a registration that had no Memory, and needs the interpreter for it.

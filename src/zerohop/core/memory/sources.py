@@ -24,6 +24,7 @@ from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
+    from zerohop._native import BlockWatch
     from zerohop.core.memory.shared_pages import Backing
 
 # The end of user space, but for x86-64 with five levels of page tables, where it is 2^56, and for Arm.
@@ -136,10 +137,10 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     if not whole or base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
         # Such a root, a read-only view of a writable array, or negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
-    storage = None if owner is None else holders.storage_behind(owner, address, nbytes)
-    if storage is not None:  # the array keeps the tensor, which may get other memory
-        block = torch_tensors.watch(storage)
-        return Source(address, nbytes, HOST, readonly, (array, storage), base, extent, root, shared, layout, block)
+    behind = None if owner is None else holders.block_behind(owner, address, nbytes)
+    if behind is not None:  # the array keeps the object, which may get other memory
+        kept, block = behind
+        return Source(address, nbytes, HOST, readonly, (array, kept), base, extent, root, shared, layout, block)
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared, layout)
 
 
@@ -169,10 +170,11 @@ def _from_buffer(view: memoryview, x: Any, as_bytes: bool) -> Source:
     # `keep` has the exporter, too: its lifetime bounds the cached registration. A tuple drops its last item first, and
     # the view must be gone before a SharedMemory closes itself.
     keep: tuple[Any, ...] = (x, view)
-    block = None
-    storage = holders.storage_behind(view, address, view.nbytes)
-    if storage is not None:
-        keep, block = (storage, x, view), torch_tensors.watch(storage)
+    block: BlockWatch | None = None
+    behind = holders.block_behind(view, address, view.nbytes)
+    if behind is not None:
+        kept, block = behind
+        keep = kept, x, view
     # Not by x, which may show other memory next time, as an object with a `buf` does.
     exporter = view.obj
     source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, exporter, may_be_shared=not private)
