@@ -163,10 +163,6 @@ void PyRing::drop_prepared() {
         }
     }
     prepared.clear();
-    for (Left& each : left) {
-        dropped.push_back(std::move(each.keep));
-    }
-    left.clear();
 }
 
 void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {

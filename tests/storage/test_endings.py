@@ -314,7 +314,12 @@ import gc, time
 from pathlib import Path
 from zerohop import storage
 def threads():
-    names = [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+    names = []
+    for each in Path("/proc/self/task").glob("*/comm"):
+        try:
+            names.append(each.read_text().strip())
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # the thread has ended meanwhile
     return [each for each in names if each.startswith("zerohop")]
 for _ in range(10):
     store = storage.open_store({str(tmp_path)!r})

@@ -43,6 +43,8 @@ class Shared(Protocol):
 
     def _check_open(self) -> None: ...
 
+    def _close(self, unmap_s: float, *, by_user: bool = False, last: bool = False) -> None: ...
+
     def share(self, rights: Rights) -> RemoteBuffer:
         """Return a handle of the whole Memory."""
 

@@ -339,6 +339,10 @@ class Memory(Closeable, _Range):
     def __del__(self) -> None:
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
         if not getattr(self, "_closed", True) or getattr(self, "_closer", None) is not None:
+            if self._shares and self._registration.region.pins and not self._core.closed:
+                # Its shares are loose, and a peer may still use one for a transfer that this side has asked it for.
+                self._core.retention.end_later(self)
+                return
             try:
                 # Most are Memories of single transfers, which have no shares.
                 alone = self._closer is None and not (self._shares or self._owned)

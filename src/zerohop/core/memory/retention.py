@@ -36,6 +36,8 @@ class Retention:
         self._forked = False
         # Buffers of closed Memories that operations, peers or devices still use.
         self._pinned: set[RetainedBuffer] = set()
+        # Memories that nobody has any more, and that peers still use by loose shares for transfers of this side.
+        self._used: set[Shared] = set()
         # Buffers of Memories that are just being closed: after a moment they are released, or in `_pinned`.
         self._detached: set[RetainedBuffer] = set()
         # One entry for each thread that is just releasing buffers.
@@ -157,6 +159,11 @@ class Retention:
         if owner is not None and not registration.closed and not registration.users:
             self._release(RetainedBuffer(registration, owner()), now=False)
 
+    def end_later(self, memory: Shared) -> None:
+        """Close a Memory that nobody has any more, for its destructor, once no operation uses it."""
+        self._used.add(memory)
+        self._wake()
+
     def forget(self, memory: object) -> None:
         """Drop the entry of a Memory in a forked child, where all that is in use belongs to the parent."""
         self._keeps.pop(id(memory), None)
@@ -179,6 +186,12 @@ class Retention:
                     buffer.keep = None
                 else:
                     waiting = waiting or not buffer.registration.exported
+            for memory in self._used.copy():
+                if memory._registration.region.pins:
+                    waiting = True
+                else:
+                    self._used.discard(memory)
+                    memory._close(0, last=True)
         finally:
             self._releasing.discard(here)
         if waiting:
@@ -207,11 +220,13 @@ class Retention:
     def close(self) -> None:
         """Forget the buffers that are still in use: after ``hand_over`` the caller keeps them."""
         self._pinned.clear()
+        self._used.clear()
 
     def abandon(self) -> None:
         """Release nothing from now on, in a forked child: everything belongs to the parent."""
         self._forked = True
         self._pinned.clear()
+        self._used.clear()
 
     def _release(self, buffer: RetainedBuffer, *, now: bool) -> None:
         if self._forked:

@@ -173,7 +173,8 @@ class RemoteRing:
         native = getattr(self, "_native", None)
         if native is not None:
             native.close()
-            for _, lent in native.take_dropped():
+            # The Store may have been closed before what was left could be asked for.
+            for _, lent in [*native.take_dropped(), *(left[0] for left in native.take_left())]:
                 self._give_back(lent)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zerohop._native import Status
+from zerohop._native import Reason, Status
 from zerohop.core.face import is_open
 from zerohop.errors import Closed, ProtocolError, ZerohopError
 from zerohop.storage import wire
@@ -78,6 +78,9 @@ class Transfer:
                 if isinstance(failure, ZerohopError) and not is_open(self._lent.view):
                     raise Closed("the memory of a transfer was closed", operation="transfer") from None
                 raise failure
+        denied = records["status"] == Status.ACCESS_DENIED.value
+        if denied.any() and not is_open(self._lent.view):
+            records["status"][denied], records["reason"][denied] = Status.CLOSED.value, Reason.OWNER_CLOSED.value
         return records
 
     def cancel(self, chosen: Numbers | None = None) -> None:
