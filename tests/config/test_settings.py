@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 from zerohop.config import environment
@@ -131,6 +132,8 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
         ("insecure", 1, TypeError),
         ("insecure", None, TypeError),
         ("providers", 5, TypeError),
+        ("providers", str, TypeError),
+        ("providers", [np.zeros(2)], ValueError),
         ("providers", "", ValueError),
         ("providers", [], ValueError),
         ("providers", ["carrier pigeon"], ValueError),
@@ -165,6 +168,15 @@ def test_arguments_that_make_no_sense(name: str, value: Any, error: type[Excepti
 def test_providers_as_one_text(given: str) -> None:
     """As in the environment."""
     assert resolve({"providers": given}, {}).providers == ("shm", "tcp")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_providers_as_a_tensor() -> None:
+    """torch raises RuntimeError for one that has no parts to give."""
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.zeros(4).to_mkldnn(), torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])):
+        with pytest.raises((TypeError, ValueError), match=r"^providers"):
+            resolve({"providers": tensor}, {})
 
 
 class TestUnknownVariables:

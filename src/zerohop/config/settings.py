@@ -230,9 +230,15 @@ def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, Iterable):
         raise TypeError(f'{source} must be names, such as "shm,tcp" or ["shm", "tcp"], not {type(value).__name__}')
-    names = _names(value) or () if isinstance(value, str) else tuple(value)
+    try:
+        names = _names(value) or () if isinstance(value, str) else tuple(value)
+    except (TypeError, RuntimeError) as error:  # a tensor of torch's that cannot be iterated
+        raise TypeError(
+            f'{source} must be names, such as "shm,tcp" or ["shm", "tcp"], not {type(value).__name__}'
+        ) from error
     for entry in names:
-        if entry not in PROVIDERS:
+        # Something else may have an == of its own, which gives no bool.
+        if not isinstance(entry, str) or entry not in PROVIDERS:
             raise ValueError(f"{source}: no provider is called {shown(entry)}; there are {', '.join(PROVIDERS)}")
     if not names:
         raise ValueError(f"{source} names no provider; None means all that work here")

@@ -7,6 +7,7 @@ import math
 from decimal import Decimal
 from typing import cast
 
+import numpy as np
 import pytest
 
 from support.loops import LOOPS, run
@@ -31,9 +32,31 @@ def test_seconds() -> None:
     for wrong in (-1, -1e-9, math.nan, -math.inf, cast("float", Decimal("NaN"))):
         with pytest.raises(ValueError, match="negative"):
             seconds_of(wrong)
-    for no_number in (None, "1", [1], int, float, 1j):
+    several, text = np.zeros(2), np.array("1")
+    for no_number in (None, "1", [1], int, float, 1j, several, text, np.array([object()]), np.timedelta64(1, "s")):
         with pytest.raises(TypeError, match="number of seconds"):
             seconds_of(no_number)  # type: ignore[arg-type]
+
+
+def test_seconds_in_a_tensor() -> None:
+    """torch says in words of its own, and in errors of several classes, that it is not one number."""
+    torch = pytest.importorskip("torch")
+    assert seconds_of(torch.tensor(3)) == 3.0
+    complex_numbers = torch.zeros(4, dtype=torch.complex64)
+    tensors = [
+        torch.zeros(8),
+        torch.empty(0),
+        torch.zeros(8, requires_grad=True),
+        torch.empty((), device="meta"),
+        torch.eye(3).to_sparse(),
+        complex_numbers.conj(),
+        complex_numbers.conj().imag,
+    ]
+    if torch.backends.mkldnn.is_available():
+        tensors.append(torch.zeros(4).to_mkldnn())
+    for tensor in tensors:
+        with pytest.raises(TypeError, match=r"^timeout must be a number of seconds, such as 1\.5, not Tensor$"):
+            seconds_of(tensor)
 
 
 @loops

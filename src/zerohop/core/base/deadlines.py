@@ -31,12 +31,13 @@ def seconds_of(timeout: float) -> float:
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
     try:
         # NaN must be refused, too, and `timeout < 0` is false for NaN.
-        refused = not timeout >= 0
+        if timeout >= 0:
+            return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
     except ArithmeticError:  # a Decimal that is NaN cannot be compared
-        refused = True
-    if refused:
-        raise ValueError(f"timeout must not be negative, as {shown(timeout)} is")
-    return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
+        pass
+    except (TypeError, ValueError, RuntimeError):  # NumPy and torch, each in its words, of what is not one number
+        raise TypeError(f"timeout must be a number of seconds, such as 1.5, not {type(timeout).__name__}") from None
+    raise ValueError(f"timeout must not be negative, as {shown(timeout)} is")
 
 
 def nanoseconds_of(timeout: float) -> int:
