@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pytest
 
 import zerohop as zh
@@ -126,6 +128,125 @@ def test_a_device_by_number(given: Given) -> None:
         given.context.alloc(10, 5)  # type: ignore[arg-type]
 
 
+Numbers = dict[str, tuple["Callable[[Given, Any], object]", str]]
+INTEGERS: Numbers = {
+    "view": (lambda g, x: g.memory.view(x), "offset"),
+    "view's length": (lambda g, x: g.memory.view(0, x), "nbytes"),
+    "view_at": (lambda g, x: g.memory.view_at(x), "address"),
+    "contains": (lambda g, x: g.memory.contains(x), "address"),
+    "contains a length": (lambda g, x: g.memory.contains(g.memory.address, x), "nbytes"),
+    "read_bytes": (lambda g, x: g.memory.read_bytes(x), "offset"),
+    "read_bytes of a length": (lambda g, x: g.memory.read_bytes(0, x), "nbytes"),
+    "write_bytes": (lambda g, x: g.memory.write_bytes(x, b"x"), "offset"),
+    "fill": (lambda g, x: g.memory.fill(x), "value"),
+    "fetch_add": (lambda g, x: g.context.fetch_add(g.handle, x), "value"),
+    "fetch_add at": (lambda g, x: g.context.fetch_add(g.handle, 1, offset=x), "offset"),
+    "compare": (lambda g, x: g.context.compare_swap(g.handle, x, 0), "compare"),
+    "swap": (lambda g, x: g.context.compare_swap_nowait(g.handle, 0, x), "swap"),
+    "page_bytes": (lambda g, x: g.context.write_pages(g.memory, g.handle, [0], [0], page_bytes=x), "page_bytes"),
+    "rows": (lambda g, x: g.context.write_strided(g.memory, g.handle, rows=x, row_bytes=8), "rows"),
+    "row_bytes": (lambda g, x: g.context.read_strided(g.handle, g.memory, rows=1, row_bytes=x), "row_bytes"),
+    "notify": (lambda g, x: g.context.notify(g.connection, x), "value"),
+    "Connection.notify": (lambda g, x: g.connection.notify(x), "value"),
+    "write": (lambda g, x: g.context.write(g.memory, g.handle, notify=x), "notify"),
+    "read": (lambda g, x: g.context.read(g.handle, g.memory, notify=x), "notify"),
+    "write_nowait": (lambda g, x: g.context.write_nowait(g.memory, g.handle, notify=x), "notify"),
+    "write_many": (lambda g, x: g.context.write_many([(g.memory, g.handle)], notify=x), "notify"),
+    "write_list": (lambda g, x: g.context.write_list(g.memory, g.handle, [0], [0], [8], notify=x), "notify"),
+    "read_pages": (
+        lambda g, x: g.context.read_pages(g.handle, g.memory, [0], [0], page_bytes=8, notify=x),
+        "notify",
+    ),
+    "alloc": (lambda g, x: g.context.alloc(x), "nbytes"),
+    "pool": (lambda g, x: g.context.pool("host").alloc(x), "nbytes"),
+}
+NO_INTEGERS: Final = (None, 0.5, math.nan, "x", object(), int, np.zeros(8), np.float64(1))
+# Where None means something, as it does for each notify=.
+_OPTIONAL: Final = ("view's length", "read_bytes of a length")
+
+
+@pytest.mark.parametrize("call", INTEGERS)
+def test_an_integer_argument_is_named(given: Given, call: str) -> None:
+    """Python's own words say which type it was, and not which argument."""
+    make, name = INTEGERS[call]
+    for wrong in NO_INTEGERS:
+        if wrong is None and (name == "notify" or call in _OPTIONAL):
+            continue
+        with pytest.raises(TypeError, match=f"^{name} must be an int, not {type(wrong).__name__}$"):
+            make(given, wrong)
+
+
+@pytest.mark.parametrize("call", INTEGERS)
+def test_tensors_as_integers(given: Given, call: str) -> None:
+    torch = pytest.importorskip("torch")
+    make, name = INTEGERS[call]
+    tensors = [torch.zeros(8, dtype=torch.int64), torch.zeros((), dtype=torch.int64, device="meta"), torch.zeros(())]
+    for tensor in tensors:
+        with pytest.raises(TypeError, match=f"^{name} must be an int, not Tensor$"):
+            make(given, tensor)
+
+
+@pytest.mark.parametrize(
+    "call", [name for name in INTEGERS if INTEGERS[name][1] in ("value", "compare", "swap", "notify")]
+)
+def test_an_integer_beyond_its_range_is_named(given: Given, call: str) -> None:
+    make, name = INTEGERS[call]
+    for number in (1 << 70, -(1 << 70)):
+        with pytest.raises(ValueError, match=f"^{name} must"):
+            make(given, number)
+
+
+def test_integers_of_other_libraries(given: Given) -> None:
+    torch = pytest.importorskip("torch")
+    for eight in (np.int64(8), np.uint8(8), torch.tensor(8)):
+        given.memory.write_bytes(eight, b"12345678")
+        assert given.memory.view(eight, eight).read_bytes(np.int32(0), eight) == b"12345678"
+        assert given.memory.view_at(given.memory.address + np.int64(8)).nbytes == 56
+        assert given.context.fetch_add(given.handle, eight, offset=eight).result(PATIENCE_S)
+        given.context.notify(given.handle, eight).result(PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_as_arrays_of_integers(given: Given) -> None:
+    """The error says what to type, and that works then."""
+    torch = pytest.importorskip("torch")
+    zeros = torch.zeros(1, dtype=torch.complex64)
+    tensors = {
+        "x.detach().long()": torch.zeros(1, requires_grad=True),
+        "x.resolve_conj().real.long()": zeros.conj(),
+        "x.resolve_neg().long()": zeros.conj().imag,
+        "x.resolve_neg()": torch.zeros(1, dtype=torch.int64)._neg_view(),
+        "x.values().long()": torch.nested.nested_tensor([torch.zeros(1)]),
+        "x.to_dense().long()": torch.zeros(1).to_sparse(),
+        "x.long()": torch.zeros(1, dtype=torch.bfloat16),
+        "": torch.zeros(1, device="meta"),
+    }
+    context, memory, handle = given[:3]
+    calls: dict[str, Callable[[Any], zh.Operation[int]]] = {
+        "offsets here": lambda x: context.write_list(memory, handle, x, [0], [8]),
+        "offsets there": lambda x: context.write_list(memory, handle, [0], x, [8]),
+        "lengths": lambda x: context.read_list(handle, memory, [0], [0], x),
+        "page numbers": lambda x: context.write_pages(memory, handle, x, [0], page_bytes=8),
+    }
+    for fix, tensor in tensors.items():
+        for name, call in calls.items():
+            with pytest.raises(TypeError, match=f"^{name} are integers in an array") as caught:
+                call(tensor)
+            assert str(caught.value).partition("Fix: pass ")[2] == fix
+            if fix:
+                call(eval(fix, {"x": tensor})).result(PATIENCE_S)
+
+
+def test_tensors_as_pairs(given: Given) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no MKL-DNN")
+    tensor = torch.zeros(4).to_mkldnn()
+    for call in (given.context.write_many, given.context.read_many):
+        with pytest.raises(TypeError, match=r"_many takes pairs .*, not Tensor"):
+            call(tensor)
+
+
 # Python refuses to write such a number.
 HUGE = 10**5000
 REPEATED: dict[str, Callable[[Given, Any], object]] = {
@@ -145,6 +266,7 @@ REPEATED: dict[str, Callable[[Given, Any], object]] = {
     "compare_swap": lambda g, x: g.context.compare_swap(g.handle, 0, x),
     "page_bytes": lambda g, x: g.context.write_pages(g.memory, g.handle, [0], [0], page_bytes=x),
     "notify": lambda g, x: g.connection.notify(x),
+    "fill": lambda g, x: g.memory.fill(x),
     "timeout": lambda g, x: g.context.notification(-x),
     **{
         name: lambda _, x, name=name: zh.Context(**{name: x})  # type: ignore[misc] # mypy knows no defaults of lambdas

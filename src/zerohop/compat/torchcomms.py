@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import base64
 import functools
-import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.compat.process import shared_context
-from zerohop.config.checks import check_int
+from zerohop.config.checks import as_int, check_int
 from zerohop.core.memory.access import close_in_destructor
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
@@ -215,10 +214,7 @@ def _result_code(
 
 def _whole(name: str, value: Any) -> int:
     """Return an integer of any kind, such as numpy's, as int."""
-    try:
-        return check_int(name, operator.index(value), 0)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    return check_int(name, as_int(name, value), 0)
 
 
 @functools.lru_cache(maxsize=1024)

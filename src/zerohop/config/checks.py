@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 from zerohop.shown import shown
@@ -23,6 +24,20 @@ def check_int(name: str, value: Any, least: int, most: int | None = None) -> int
     if most is not None and not least <= value <= most:
         raise ValueError(f"{name} must be from {least} to {most}, not {shown(value)}")
     return value
+
+
+def as_int(name: str, value: Any) -> int:
+    """Return an integer of any kind, also one of NumPy's or a tensor of one, as an int.
+
+    Raises:
+        TypeError: it is no integer. The error says which argument this is, and Python's own does not.
+    """
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError) as error:  # torch raises RuntimeError for a tensor without a value
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from (
+            None if isinstance(error, TypeError) else error
+        )
 
 
 def check_flag(name: str, value: Any) -> bool:

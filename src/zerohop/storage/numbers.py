@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, Final
 
 import numpy as np
 
-from zerohop.config.checks import check_int
+from zerohop.config.checks import as_int, check_int
 from zerohop.shown import shown
 
 # The largest offset that a file may have.
@@ -27,10 +26,7 @@ def byte_number(name: str, value: Any) -> int:
     """
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an int, not bool")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    number = as_int(name, value)
     if not 0 <= number <= MOST_BYTES:
         raise ValueError(f"{name} must be from 0 to 2**63 - 1, not {shown(number)}")
     return number

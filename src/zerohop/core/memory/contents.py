@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError
+from zerohop.config.checks import as_int
 from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.memory import arrays
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from zerohop.core.memory.elements import Elements
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
+
+
+_MAX_BYTE: Final = 255
 
 
 class Contents(NotCopyable):
@@ -132,8 +135,11 @@ class Contents(NotCopyable):
             raise from_native(*error.args, operation="write_bytes") from None
 
     def fill(self, value: int = 0) -> None:
-        """Set every byte of the range to ``value``; raises what ``write_bytes`` raises."""
-        self.write_bytes(0, bytes([value]) * self.nbytes)
+        """Set every byte of the range to ``value``, an int from 0 to 255; raises what ``write_bytes`` raises."""
+        number = as_int("value", value)
+        if not 0 <= number <= _MAX_BYTE:
+            raise ValueError(f"value must be from 0 to {_MAX_BYTE}, not {shown(number)}")
+        self.write_bytes(0, bytes([number]) * self.nbytes)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -186,8 +192,8 @@ class Contents(NotCopyable):
     def _within(self, offset: int, nbytes: int | None) -> tuple[int, int]:
         """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
         # ctypes and native calls take no integers of numpy's.
-        offset = operator.index(offset)
-        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
+        offset = as_int("offset", offset)
+        nbytes = self.nbytes - offset if nbytes is None else as_int("nbytes", nbytes)
         if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
             raise ValueError(f"bytes {shown(offset)} to {shown(offset + nbytes)} do not lie within {self.nbytes}")
         return offset, nbytes

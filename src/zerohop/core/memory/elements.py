@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 
+from zerohop.config.checks import as_int
 from zerohop.core.memory.layouts import MAX_AXES
 from zerohop.shown import shown
 
@@ -56,15 +56,15 @@ def elements_of(shape: int | Sequence[int], dtype: Any) -> Elements:
         ValueError: a length is not positive, there are more axes than arrays have, or the type has another byte order
             than this machine.
     """
-    lengths = [shape] if hasattr(shape, "__index__") else shape
+    lengths = [shape] if hasattr(type(shape), "__index__") else shape
     if not is_shape(lengths):
         raise TypeError(f"a shape is an int, or a sequence of ints, not {type(shape).__name__}")
     if len(lengths) > MAX_AXES:
         raise ValueError(f"a shape of {len(lengths)} axes: an array has {MAX_AXES} at most")
     for length in lengths:
-        if isinstance(length, bool) or not hasattr(length, "__index__"):
+        if isinstance(length, bool) or not hasattr(type(length), "__index__"):
             raise TypeError(f"the lengths of a shape are ints, not {type(length).__name__}")
-    axes = tuple(map(operator.index, lengths))
+    axes = tuple(as_int("a length of a shape", length) for length in lengths)
     name = _BYTES if dtype is None else _name_of(dtype)
     code, bits = _OTHERS.get(name) or (_KINDS[np.dtype(name).kind], 8 * np.dtype(name).itemsize)
     if min(axes, default=1) < 1 or math.prod(axes) * bits // 8 >= 1 << 63:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from zerohop._native import set_layout
-from zerohop.config.checks import check_flag
+from zerohop.config.checks import as_int, check_flag
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable
 from zerohop.core.memory.contents import Contents
@@ -72,7 +71,7 @@ class _Range(Contents):
 
     def contains(self, address: int, nbytes: int = 0) -> bool:
         """Tell whether a range of addresses lies within this one; an empty range may lie at its end."""
-        start, nbytes = operator.index(address) - self.address, operator.index(nbytes)
+        start, nbytes = as_int("address", address) - self.address, as_int("nbytes", nbytes)
         return 0 <= start <= self.nbytes and 0 <= nbytes <= self.nbytes - start
 
     def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool = False) -> View:
@@ -92,7 +91,7 @@ class _Range(Contents):
 
     def view_at(self, address: int, nbytes: int | None = None, *, readonly: bool = False) -> View:
         """Return a View by the address of its first byte and its length; otherwise like ``view``."""
-        return self.view(operator.index(address) - self.address, nbytes, readonly=readonly)
+        return self.view(as_int("address", address) - self.address, nbytes, readonly=readonly)
 
     @property
     def _bits(self) -> int:

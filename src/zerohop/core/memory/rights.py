@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Final, Literal
 
+from zerohop.config.checks import as_int
 from zerohop.shown import shown
 
 Rights = Literal["r", "w", "rw"]
@@ -26,9 +26,9 @@ def length_of(nbytes: object) -> int:
         TypeError: not an integer.
         ValueError: no length that memory can have.
     """
-    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
-        raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
-    nbytes = operator.index(nbytes)
-    if not 0 < nbytes < 1 << 63:
-        raise ValueError(f"cannot allocate {shown(nbytes)} bytes")
-    return nbytes
+    if isinstance(nbytes, bool):
+        raise TypeError("nbytes must be an int, not bool")
+    number = as_int("nbytes", nbytes)
+    if not 0 < number < 1 << 63:
+        raise ValueError(f"cannot allocate {shown(number)} bytes")
+    return number

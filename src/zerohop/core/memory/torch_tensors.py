@@ -61,6 +61,24 @@ def is_tensor(x: object) -> bool:
     return all(hasattr(type(x), method) for method in _METHODS)
 
 
+def way_to_integers(tensor: Any) -> str:
+    """Return what to type for a tensor that NumPy does not read as integers; "" if nothing helps."""
+    if tensor.device.type == "meta":
+        return ""
+    steps = [
+        (tensor.requires_grad, ".detach()"),
+        (tensor.is_nested, ".values()"),
+        (not tensor.is_nested and str(tensor.layout) != "torch.strided", ".to_dense()"),
+        (tensor.device.type != "cpu", ".cpu()"),
+        (tensor.is_conj(), ".resolve_conj()"),
+        (tensor.is_neg(), ".resolve_neg()"),
+        (tensor.is_complex(), ".real"),
+        (tensor.is_floating_point() or tensor.is_complex(), ".long()"),
+    ]
+    taken = "".join(step for needed, step in steps if needed)
+    return f"x{taken}" if taken else ""
+
+
 def on_gpu(tensor: Any) -> OnGpu | None:
     """Describe a tensor of a type in ``tensors_on_gpus``; return None if ``read_tensor`` must look at it."""
     try:

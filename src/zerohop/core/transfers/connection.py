@@ -148,7 +148,7 @@ class Connection(Closeable, NotCopyable):
 
     def _notify(self, value: int, message: bytes | None, timeout: float | None, *, nowait: bool) -> Operation[int]:
         core, link = self._core, self._link
-        number = notify_value(value)
+        number = notify_value(value, "value")
         if message is not None:
             message = message_bytes(value, message)
         deadline = core.deadline(timeout)

@@ -96,10 +96,14 @@ def _batches(core: Core, kind: str, pairs: Iterable[tuple[Any, Any]], group: Ope
     """Check the pairs, and return batches that one request each can carry."""
     reads = kind == _READ_MANY
     form = "(RemoteBuffer, memory here)" if reads else "(memory here, RemoteBuffer)"
-    if not hasattr(pairs, "__iter__"):
+    try:
+        each = iter(pairs) if hasattr(pairs, "__iter__") else None  # a Memory has no such method, and would be indexed
+    except (TypeError, RuntimeError):  # torch's, for a tensor that cannot be iterated
+        each = None
+    if each is None:
         raise TypeError(f"{kind} takes pairs {form}, in a list or the like, not {type(pairs).__name__}")
     found: dict[tuple[int, bytes], _Batch] = {}
-    for number, pair in enumerate(pairs):
+    for number, pair in enumerate(each):
         try:
             src, dst = pair
         except (TypeError, ValueError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
+from zerohop.config.checks import as_int
 from zerohop.core.base.plain_bytes import plain_bytes
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import defer
@@ -38,13 +38,20 @@ RECEIVED: Final = "room for a receive"
 ORDERED: Final = (SENT, RECEIVED)
 
 
-def notify_value(value: int) -> int:
-    """Check a notification's number; raise ValueError unless it has 32 bits, TypeError if it is no integer."""
-    if isinstance(value, bool):  # a flag, where a number is meant
-        raise TypeError("'bool' object cannot be interpreted as an integer")
-    number = operator.index(value)
+def notify_value(value: int, name: str = "notify") -> int:
+    """Check a notification's number, the argument ``name``.
+
+    Raises:
+        ValueError: it does not have 32 bits.
+        TypeError: it is no integer; True and False are none.
+    """
+    number = value
+    if type(value) is not int:
+        if isinstance(value, bool):  # a flag, where a number is meant
+            raise TypeError(f"{name} must be an int, not bool")
+        number = as_int(name, value)
     if not 0 <= number <= _MAX_NOTIFY:
-        raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {shown(number)}")
+        raise ValueError(f"{name} must be from 0 to {_MAX_NOTIFY}, the 32 bits of a notification, not {shown(number)}")
     return number
 
 

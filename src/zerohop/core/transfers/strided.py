@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from zerohop.config.checks import as_int
 from zerohop.core.transfers.context_transfers import ContextTransfers
 from zerohop.shown import shown
 
@@ -159,9 +159,9 @@ def as_pages(
 
 
 def _number(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    number = operator.index(value)
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, not bool")
+    number = value if type(value) is int else as_int(name, value)
     if not least <= number < 1 << 62:
         raise ValueError(f"{name} must be at least {least}, and less than 2**62, not {shown(number)}")
     return number

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from zerohop._native import NativeError
+from zerohop.config.checks import as_int
 from zerohop.core.control import address
 from zerohop.core.memory.access import offset_of
 from zerohop.core.memory.layouts import is_masked
 from zerohop.core.memory.register import register, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
+from zerohop.core.memory.torch_tensors import is_tensor, way_to_integers
 from zerohop.core.runtime.deferred import all_ended, defer, unfinished
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.first_use import first_use
@@ -122,7 +123,8 @@ def transfer_pages(
     """Write or read a list of pages."""
     view = view_of(core, local)
     check_remote(remote)
-    page_bytes = index(page_bytes)
+    if type(page_bytes) is not int:  # a call of Python's less for an int
+        page_bytes = as_int("page_bytes", page_bytes)
     if not 0 < page_bytes < _TOO_LONG:
         raise ValueError(f"page_bytes must be positive and less than 2**63, not {shown(page_bytes)}")
     here, there = index_array(local_pages), index_array(remote_pages)
@@ -199,14 +201,15 @@ def atomic(
 ) -> Operation[int]:
     """Do fetch_add or compare_swap on 8 bytes."""
     check_remote(remote)
-    offset = index(offset)
+    if type(offset) is not int:
+        offset = as_int("offset", offset)
     if not 0 <= offset <= remote.nbytes - _WORD:
         raise ValueError(f"{kind}: 8 bytes at offset {shown(offset)} do not lie within {remote.nbytes}")
     where = start_of(remote) + offset
     if where % _WORD:
         raise ValueError(f"{kind}: the word at offset {where} of the shared memory is not aligned to 8 bytes")
     code = _FETCH_ADD if kind == "fetch_add" else _COMPARE_SWAP
-    operand, compare = _word(operand), _word(compare)
+    operand, compare = _word("value" if code == _FETCH_ADD else "swap", operand), _word("compare", compare)
     deadline = core.deadline(timeout)
     engine = core.engine
     if core.scratch is None:
@@ -229,7 +232,7 @@ def notify_peer(
     nowait: bool = False,
 ) -> Operation[int]:
     """Send a notification without data."""
-    number = notify_value(value)
+    number = notify_value(value, "value")
     if message is not None:
         message = message_bytes(value, message)
     link: PeerLink | None
@@ -317,11 +320,11 @@ def announced(notify: int | None, remote: RemoteBuffer, group: OperationGroup | 
     return number if notify is None else group.announce(number), group.group
 
 
-def _word(value: int) -> int:
-    """Return the 64 bits of a number, signed or not."""
-    number = index(value)
+def _word(name: str, value: int) -> int:
+    """Return the 64 bits of the argument ``name``, a number with a sign or without."""
+    number = value if type(value) is int else as_int(name, value)
     if not -(1 << 63) <= number <= _WORD_MASK:
-        raise ValueError(f"{shown(number)} does not fit into 64 bits")
+        raise ValueError(f"{name} must fit into 64 bits, which {shown(number)} does not")
     return number & _WORD_MASK
 
 
@@ -335,6 +338,10 @@ def index_array(numbers: Pages, what: str = "page numbers") -> np.ndarray[Any, n
         array = np.asarray(numbers)
     except ValueError as error:  # a list of lists of different lengths
         raise ValueError(f"{what} are a one-dimensional array: {error}") from None
+    except (TypeError, RuntimeError) as error:  # torch raises both, and says nothing of the argument
+        said = f"{what} are integers in an array that NumPy can read, which this {type(numbers).__name__} is not"
+        fix = way_to_integers(numbers) if is_tensor(numbers) else ""
+        raise TypeError(f"{said}. Fix: pass {fix}" if fix else f"{said}: {error}") from error
     if array.ndim != 1:
         raise ValueError(f"{what} are a one-dimensional array, not one of shape {array.shape}")
     if array.dtype.kind == "O" and all(isinstance(number, int) for number in array.flat):
