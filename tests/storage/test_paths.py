@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 from zerohop import storage
 
 if TYPE_CHECKING:
@@ -119,3 +120,32 @@ def test_a_hole_is_punched(store: Store, tmp_path: Path) -> None:
         assert (found[:4096] == ord("x")).all()
         with pytest.raises(zh.StorageError, match="Invalid argument"):
             file.punch_hole(0, 0).result()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_a_folder_that_no_path_can_name(path: str) -> None:
+    """Python's own words do not say which argument has such a character."""
+    for opening in (storage.open_store, storage.Server):
+        with pytest.raises(ValueError, match=r"^where, the path of a folder, has no .*'a?\\(x00b|ud800)'"):
+            opening(path)
+
+
+def test_a_path_that_is_too_long_is_cut_in_the_error(store: Store) -> None:
+    """It is something else that was taken for a path, and nobody reads it; ``filename`` has it in full."""
+    long = "x" * 100_000
+    for call in (storage.open_store, store.open, store.stat, store.unlink):
+        with pytest.raises(zh.StorageError, match=r"File name too long: 'x+\.\.\.x+'") as caught:
+            _result(call(long))
+        assert caught.value.errno == errno.ENAMETOOLONG
+        assert caught.value.filename == long
+        assert len(str(caught.value)) < 400
+
+
+def _result(operation: Any) -> object:
+    return operation.result(PATIENCE_S)
+
+
+def test_a_path_of_a_usual_length_is_whole_in_the_error(store: Store) -> None:
+    path = "/".join(["folder" * 10] * 8)
+    with pytest.raises(zh.StorageError, match=f"'{path}'"):
+        store.open(path).result(PATIENCE_S)

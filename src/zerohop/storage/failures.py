@@ -7,6 +7,7 @@ import os
 from typing import Final
 
 from zerohop.errors import EndOfFile, PeerLost, StorageError, ZerohopError, from_os, out_of_descriptors
+from zerohop.shown import shown
 
 # The fix where a server was lost.
 REOPEN: Final = "open_store() again, once the server is there"
@@ -25,6 +26,8 @@ _FIXES: Final = {
 }
 # The fixes of opening a file, which are of no use for folders.
 _OF_OPENING: Final = {errno.EEXIST: 'open it with mode "r+" or "w", or remove it first'}
+# Characters of a path that an error repeats whole.
+_LONGEST_PATH: Final = 512
 _ON_NAMES: Final = ("unlink", "mkdir", "rmdir", "rename")
 
 
@@ -36,13 +39,18 @@ def of_errno(
     if number == errno.EXDEV and not said:
         text = "the path leads out of the store"
     return StorageError(
-        f"{text}: {path!r}" if path else text,
+        f"{text}: {shown_path(path)}" if path else text,
         errno=number,
         filename=path,
         fix=fix or _fix_of(number, operation),
         operation=operation,
         bytes_done=bytes_done,
     )
+
+
+def shown_path(path: str) -> str:
+    """Return a path as errors show it: cut short if no person would read it, because it is something else."""
+    return repr(path) if len(path) <= _LONGEST_PATH else shown(path)
 
 
 def file_ends(path: str, operation: str, bytes_done: int) -> EndOfFile:

@@ -23,7 +23,7 @@ from zerohop.storage.imported_iov import ImportedIov
 from zerohop.storage.iov import REPLACEABLE, Iov
 from zerohop.storage.opening import of_descriptor, opened
 from zerohop.storage.operation import FilePath, FileTransfer
-from zerohop.storage.store import Store
+from zerohop.storage.store import Store, check_characters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +79,7 @@ class LocalStore(Store):
         self.folder = os.fspath(where) if isinstance(where, os.PathLike) else where
         if not isinstance(self.folder, str):
             raise TypeError(f"where is the path of a folder, as a string or a Path, not {type(self.folder).__name__}")
+        check_characters("where, the path of a folder,", self.folder)
         if engine not in ("auto", "threads"):
             raise ValueError(f'engine is "auto" or "threads", not {shown(engine)}')
         if require not in (None, "direct"):

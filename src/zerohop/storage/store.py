@@ -226,9 +226,14 @@ def check_path(path: object) -> None:
     if not isinstance(path, str):
         fix = ": pass str(path)" if isinstance(path, os.PathLike) else ""
         raise TypeError(f"a path is a string, not {type(path).__name__}{fix}")
+    check_characters("a path", path)
+
+
+def check_characters(what: str, path: str) -> None:
+    """Raise ValueError for a text that no path can be; ``what`` is how the error calls it."""
     if "\0" in path:
-        raise ValueError("a path has no null character")
+        raise ValueError(f"{what} has no null character, as {shown(path)} has")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise ValueError(f"a path has no such character, which no bytes stand for: {shown(path)}") from None
+        raise ValueError(f"{what} has no such character, which no bytes stand for: {shown(path)}") from None

@@ -12,7 +12,7 @@ from zerohop import errors
 from zerohop.core.face import call, one_line, send
 from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
-from zerohop.storage.failures import REOPEN, of_errno, server_closed
+from zerohop.storage.failures import REOPEN, of_errno, server_closed, shown_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,7 +211,7 @@ def _parsed(body: bytes, wanted: type[A] | tuple[type[A], ...], kind: str, path:
 def _error_of(answer: wire.Failed, kind: str, path: str) -> Exception:
     if answer.errno:
         path = os.fsdecode(answer.path) or path
-        said = answer.said.removesuffix(f": {path!r}") if path else answer.said
+        said = answer.said.removesuffix(f": {shown_path(path)}") if path else answer.said
         return of_errno(answer.errno, kind, path, said=one_line(said), fix=one_line(answer.fix))
     if answer.kind == "ValueError":
         return ValueError(one_line(answer.said))

@@ -25,7 +25,7 @@ def encoded(path: str, kind: str) -> bytes:
     """Return a path as messages have it; raise StorageError if it is longer than the system takes."""
     path_bytes = os.fsencode(path)
     if len(path_bytes) > wire.LONGEST_PATH:
-        raise of_errno(errno.ENAMETOOLONG, kind, path[:100] + "…")
+        raise of_errno(errno.ENAMETOOLONG, kind, path)
     return path_bytes
 
 
