@@ -85,6 +85,15 @@ def test_native_text_is_added_and_fields_are_kept() -> None:
     assert error.fix == "mine"
 
 
+def test_revoked_is_said_of_a_peers_memory_alone() -> None:
+    """Where this side is closed, it is its own memory, which no owner can give a handle of."""
+    assert "ask the owner" in from_native(Status.ACCESS_DENIED.value, Reason.REVOKED.value).fix
+    own = from_native(Status.CLOSED.value, Reason.REVOKED.value)
+    assert type(own) is zh.Closed
+    assert own.reason == "the memory of a transfer was closed"
+    assert "owner" not in own.fix
+
+
 @pytest.mark.parametrize("status", [len(Status), 99, 255])
 def test_a_status_of_another_version(status: int) -> None:
     """A peer that is newer may send one."""

@@ -293,6 +293,10 @@ _BY_REASON: dict[int, _Words] = {
 }
 # The words of reasons that mean the peer where the status says that it is lost, and this side otherwise.
 _OF_LOST_PEER: dict[int, _Words] = {20: _Words("the peer closed its Context", _THERE_AGAIN)}
+# The words of reasons that mean this side's own memory where the status says that something here is closed.
+_OF_CLOSED: dict[int, _Words] = {
+    4: _Words("the memory of a transfer was closed", "keep it open until its transfers have ended"),
+}
 _NO_WORDS = _Words("")
 # How native code's words end where a chroot or a container has no /proc, and the fix.
 _NO_PROC, _MOUNT_PROC = f"(open /proc/self/fd): {os.strerror(errno.ENOENT)}", "mount -t proc proc /proc"
@@ -302,7 +306,8 @@ _OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK, OUT_OF_WATCHES)
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
     """Return the error for a native outcome; ``text`` comes from native code, ``fields`` are those of ZerohopError."""
-    words = (_OF_LOST_PEER.get(reason) if status == PEER_LOST else None) or _BY_REASON.get(reason, _NO_WORDS)
+    special = _OF_LOST_PEER if status == PEER_LOST else _OF_CLOSED if status == CLOSED else {}
+    words = special.get(reason) or _BY_REASON.get(reason, _NO_WORDS)
     kind, general = _BY_STATUS.get(status) or _of_unknown(status)
     said = words.reason or general.reason
     if text and text != said:

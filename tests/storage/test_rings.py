@@ -56,6 +56,20 @@ def test_each_result_once(store: Store, random_file: Callable[..., np.ndarray], 
     iov.close()
 
 
+def test_memory_that_was_closed_before_the_transfer_began(store: Store, random_file: Callable[..., np.ndarray]) -> None:
+    """The program has closed its own memory: there is no owner to ask for a handle."""
+    random_file("data", PAGE)
+    ring, iov = store.ring(8), store.iov(PAGE)
+    with store.open("data").result(PATIENCE_S) as file:
+        ring.prepare(iov, file, 0)
+        iov.close()
+        ring.submit()
+        (done,) = ring.wait(timeout=PATIENCE_S)
+    assert type(done.error) is zh.Closed
+    assert done.error.reason == "the memory of a transfer was closed"
+    assert done.error.fix == "keep it open until its transfers have ended"
+
+
 def test_results_tell_what_happened(store: Store, random_file: Callable[..., np.ndarray]) -> None:
     random_file("data", MIB)
     target = np.zeros(2 * PAGE, np.uint8)

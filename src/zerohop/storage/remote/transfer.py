@@ -10,7 +10,7 @@ import numpy as np
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import is_open
-from zerohop.errors import Closed, ProtocolError, ZerohopError
+from zerohop.errors import ProtocolError, ZerohopError, from_native
 from zerohop.storage import wire
 from zerohop.storage.completion import RECORD
 
@@ -76,7 +76,7 @@ class Transfer:
         for failure in await asyncio.gather(*moving, return_exceptions=True):
             if isinstance(failure, BaseException):
                 if isinstance(failure, ZerohopError) and not is_open(self._lent.view):
-                    raise Closed("the memory of a transfer was closed", operation="transfer") from None
+                    raise from_native(Status.CLOSED.value, Reason.REVOKED.value, operation="transfer") from None
                 raise failure
         denied = records["status"] == Status.ACCESS_DENIED.value
         if denied.any() and not is_open(self._lent.view):
