@@ -11,7 +11,7 @@ import pytest
 import zerohop as zh
 from zerohop import limits
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, from_native, out_of_memory, said_by_peer, too_many_threads
+from zerohop.errors import CANCELLED, from_native, limit_for, out_of_memory, said_by_peer, too_many_threads
 
 KINDS = [
     zh.ZerohopError,
@@ -138,6 +138,23 @@ class TestLimits:
         assert isinstance(error, zh.LimitReached)
         assert (error.limit, error.value) == ("RLIMIT_NOFILE", 0)
         assert error.fix == "raise the limit: ulimit -n 65536"
+
+    def test_of_which_process_it_is_for_another(self) -> None:
+        """A server tells its clients of its own limits, and of theirs, which they have told it."""
+        own = from_native(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value, "EMFILE")
+        told = said_by_peer(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value, peer="f" * 32)
+        assert isinstance(own, zh.LimitReached)
+        assert isinstance(told, zh.LimitReached)
+        assert limit_for(own, "the server", "the client") == (
+            own.reason,
+            "raise the limit of the server: ulimit -n 65536",
+        )
+        assert limit_for(told, "the server", "the client") == (
+            "out of file descriptors, in the client",
+            "raise the limit of the client: ulimit -n 65536",
+        )
+        other = zh.LimitReached("too few threads", fix="start fewer")
+        assert limit_for(other, "the server", "the client") == ("too few threads", "start fewer")
 
     def test_locked_memory(self) -> None:
         error = from_native(NO_MEMORY, Reason.MEMLOCK.value)

@@ -300,6 +300,10 @@ _OF_CLOSED: dict[int, _Words] = {
 _NO_WORDS = _Words("")
 # How native code's words end where a chroot or a container has no /proc, and the fix.
 _NO_PROC, _MOUNT_PROC = f"(open /proc/self/fd): {os.strerror(errno.ENOENT)}", "mount -t proc proc /proc"
+# How fixes of limits begin, and what the reason of one ends with that the peer has told of its own process.
+_RAISE = "raise the limit"
+_RAISE_PEERS = f"{_RAISE} of the peer's process: "
+_SAID_BY_PEER = "said by the peer"
 # Reasons behind which there may be a limit of this process.
 _OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK, OUT_OF_WATCHES)
 
@@ -339,11 +343,23 @@ def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
 
 def said_by_peer(status: int, reason: int, **fields: Any) -> ZerohopError:
     """Return the error for an outcome that the peer reports of its own process."""
-    said = "said by the peer"
     if status == NO_MEMORY and (hit := limits.usual(reason)) is not None:
-        fields["fix"] = f"raise the limit of the peer's process: {hit.command}"
-        return LimitReached(f"{_BY_REASON[reason].reason}: {said}", limit=hit.name, **fields)
-    return from_native(status, reason, said, **fields)
+        fields["fix"] = f"{_RAISE_PEERS}{hit.command}"
+        return LimitReached(f"{_BY_REASON[reason].reason}: {_SAID_BY_PEER}", limit=hit.name, **fields)
+    return from_native(status, reason, _SAID_BY_PEER, **fields)
+
+
+def limit_for(error: LimitReached, here: str, there: str) -> tuple[str, str]:
+    """Return reason and fix of a limit for the peer, which knows this process as ``here`` and its own as ``there``.
+
+    Otherwise it would raise the limit of the wrong process.
+    """
+    if error.fix.startswith(_RAISE_PEERS):
+        said = error.reason.removesuffix(f": {_SAID_BY_PEER}")
+        return f"{said}, in {there}", f"{_RAISE} of {there}: {error.fix.removeprefix(_RAISE_PEERS)}"
+    if error.fix.startswith(f"{_RAISE}: "):
+        return error.reason, f"{_RAISE} of {here}{error.fix.removeprefix(_RAISE)}"
+    return error.reason, error.fix
 
 
 def too_many_threads(operation: str = "") -> LimitReached:
@@ -370,7 +386,7 @@ def named(error: BaseException) -> BaseException:
 
 
 def _of_limit(hit: limits.Limit, said: str, fields: dict[str, Any]) -> LimitReached:
-    fields.setdefault("fix", f"raise the limit: {hit.command}")
+    fields.setdefault("fix", f"{_RAISE}: {hit.command}")
     return LimitReached(f"{said} ({hit.name} is {hit.value})", limit=hit.name, value=hit.value, **fields)
 
 

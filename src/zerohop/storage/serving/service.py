@@ -14,7 +14,7 @@ import numpy as np
 
 from zerohop._native import NativeError, ServedBytes, Status
 from zerohop.core.face import Refusal, random_bytes, start_of
-from zerohop.errors import Closed, ProtocolError, StorageError, ZerohopError, from_native
+from zerohop.errors import Closed, LimitReached, ProtocolError, StorageError, ZerohopError, from_native, limit_for
 from zerohop.storage import file_calls, names, wire
 from zerohop.storage.failures import of_errno, server_closed
 from zerohop.storage.numbers import byte_number, check_ranges
@@ -238,6 +238,8 @@ def _failed(error: Exception) -> wire.Failed:
     """Return an error as a message."""
     if not isinstance(error, ZerohopError):
         return wire.Failed("ValueError", str(error), "", 0)
+    if isinstance(error, LimitReached):
+        return wire.Failed("LimitReached", *limit_for(error, "the server's process", "the client's process"), 0)
     if not isinstance(error, StorageError):
         return wire.Failed(type(error).__name__, error.reason, error.fix, 0)
     path = os.fsencode(error.filename)[: wire.LONGEST_PATH]
