@@ -390,9 +390,9 @@ class TestLostPeers:
         memory = context.alloc(PART)
         belongs = context._core.shares._belongs
 
-        def closed_meanwhile(share: LocalShare, owner: Shared) -> None:
+        def closed_meanwhile(share: LocalShare, owner: Shared, *, loose: bool) -> None:
             memory.close()
-            belongs(share, owner)
+            belongs(share, owner, loose=loose)
 
         monkeypatch.setattr(context._core.shares, "_belongs", closed_meanwhile)
         with pytest.raises(zh.Closed):

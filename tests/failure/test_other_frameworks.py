@@ -40,6 +40,15 @@ def test_an_await_without_a_loop_of_asyncio(open_context: OpenContext) -> None:
             waiting.send(None)
 
 
+def test_async_with_without_a_loop_of_asyncio(open_context: OpenContext) -> None:
+    """It is refused at its beginning: its end could not close anything."""
+    context = open_context(Options())
+    entering = context.__aenter__()
+    with pytest.raises(RuntimeError, match=r"event loop of asyncio.*Fix: use with.*trio.to_thread.run_sync"):
+        entering.send(None)
+    context.alloc(64).close()  # it is open as before
+
+
 @pytest.mark.parametrize(
     ("module", "name", "said"),
     [(_thread, "start_new_thread", "threads"), (socket, "socket", "sockets"), (select, "poll", "select")],

@@ -30,7 +30,7 @@ from zerohop.core.control.address import parse as parse_url
 from zerohop.core.lanes.imported import Kept
 from zerohop.core.lanes.link import Route
 from zerohop.core.lanes.path_choice import MAPPED, PEER, RING
-from zerohop.core.memory.access import is_open, may_be_replaced, offset_of, region_of, revoke_at_once
+from zerohop.core.memory.access import is_open, may_be_replaced, offset_of, region_of, revoke_at_once, share_loosely
 from zerohop.core.memory.access import memory_of as whole_of
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.register import Local, view_of
@@ -121,6 +121,7 @@ class Face(AsyncCloseable, NotCopyable):
         context: the Context that it uses.
     """
 
+    _ended = False
     _copy_refusal = "an object of a face stays in its process, and is not copied; make one in each process"
 
     def __init__(self, ctx: Context | None, settings: Mapping[str, Any], timeout: float | None) -> None:
@@ -165,6 +166,12 @@ class Face(AsyncCloseable, NotCopyable):
         self._core.watchers.pop(id(self), None)
         self._core.posters.pop(id(self), None)
 
+    def _end_once(self, end: Callable[[], object]) -> None:
+        """Do what ends the object, for ``close``. The next call does it from its start if a signal's handler cut it."""
+        if not self._ended:
+            end()
+            self._ended = True
+
     def _close_context(self, timeout: float = 5.0) -> None:
         """Close the Context if this object has opened it."""
         if self._owns_context:
@@ -203,15 +210,15 @@ class Face(AsyncCloseable, NotCopyable):
     def _lend(self, view: Memory | View, rights: Rights, *, once: bool) -> tuple[RemoteBuffer, int]:
         """Return a handle for a peer, and the offset of this range in the memory that the handle names.
 
-        With ``once`` it is a handle of exactly this range, until ``_take_back``; else one of all the Memory, made once,
-        which ends with the Memory and does not keep it alive: transfers have to do that.
+        With ``once`` it is a handle of exactly this range, until ``_take_back``; else one of all the Memory, made once.
+        Either ends with the Memory and does not keep it alive: transfers have to do that.
 
         Raises:
             ValueError: the memory does not have these rights.
             Closed: the Memory or its Context is closed.
         """
         if once:
-            return view.share(rights), 0
+            return share_loosely(view, rights), 0
         memory = whole_of(view)
         # Both offsets count from the start of the registration, which Memories may share.
         return self._core.shares.whole_of(memory, rights, loose=True), offset_of(view) - offset_of(memory)
@@ -359,9 +366,10 @@ class Face(AsyncCloseable, NotCopyable):
             service = self._core.services.setdefault(name, make())  # type: ignore[arg-type]  # S is callable
         return service  # type: ignore[no-any-return]
 
-    def _end_service(self, name: str) -> None:
-        """Let peers call the service of this name no more."""
-        self._core.services.pop(name, None)
+    def _end_service(self, name: str, service: object) -> None:
+        """Let peers call this service no more, which has this name, or had it."""
+        if self._core.services.get(name) is service:
+            self._core.services.pop(name, None)
 
     def _on_control_thread(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the control thread soon; nothing is called once the Context is closed."""

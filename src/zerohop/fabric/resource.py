@@ -16,7 +16,7 @@ _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 class Resource(Closeable, NotCopyable):
     """Closes itself and its children once; a context manager, and the base of objects that must be closed."""
 
-    __slots__ = ("__weakref__", "_children", "_closed", "_forked", "_native")
+    __slots__ = ("__weakref__", "_children", "_closed", "_forked", "_native", "_released")
 
     # Name of the class in messages of errors.
     _kind: ClassVar[str]
@@ -26,7 +26,7 @@ class Resource(Closeable, NotCopyable):
     def __init__(self, parent: Resource | None, native: Any = None) -> None:
         self._native = native
         self._children: weakref.WeakSet[Resource] = weakref.WeakSet()
-        self._closed = False
+        self._closed = self._released = False
         self._forked = False
         (_roots if parent is None else parent._children).add(self)
 
@@ -37,12 +37,14 @@ class Resource(Closeable, NotCopyable):
 
     def close(self) -> None:
         """Close the objects that were made from it, then itself; idempotent. It waits only for the device's driver."""
-        if self._closed:
-            return
         self._closed = True
+        if self._released or self._forked:
+            return
+        # Again from here if a signal's handler has cut short an earlier call.
         for child in list(self._children):
             child.close()
         self._release()
+        self._released = True
 
     def _release(self) -> None:
         """Release the native object."""

@@ -38,6 +38,7 @@ class Iov(Closeable, NotCopyable):
         self.not_fixed = not_fixed
         self._release = release
         self._owned = owned
+        self._ended = False
         self._closed = False
 
     @property
@@ -102,12 +103,12 @@ class Iov(Closeable, NotCopyable):
         Memory that ``Store.iov`` has allocated is closed, which ends its handles. Memory that was wrapped is as it was
         before ``wrap``: an array is registered no more, and a Memory stays open. Nothing that was wrapped is freed.
         """
-        if self._closed:
-            return
         self._closed = True
-        self._release()
-        if self._owned and isinstance(self.memory, Memory):
-            self.memory.close()
+        if not self._ended:  # a signal's handler may have cut short an earlier call
+            self._release()
+            if self._owned and isinstance(self.memory, Memory):
+                self.memory.close()
+            self._ended = True
 
     def __del__(self) -> None:
         # The constructor may have been interrupted.

@@ -295,18 +295,20 @@ class LocalStore(Store):
         Args:
             timeout: seconds that closing a Context of its own may take.
         """
-        if not self._closed:
-            self._closed = True
-            self._leave_context()
-            if not self._core.forked:
-                self._queue.close()
-                with self._root_lock:
-                    self._root.close()
-                if self._here is not None:
-                    self._here.close()
-            else:
-                self._root.close()  # a thread that this process lacks may have the lock
+        self._closed = True
+        self._end_once(self._end)
         self._close_context(timeout)
+
+    def _end(self) -> None:
+        self._leave_context()
+        if self._core.forked:
+            self._root.close()  # a thread that this process lacks may have the lock
+            return
+        self._queue.close()
+        with self._root_lock:
+            self._root.close()
+        if self._here is not None:
+            self._here.close()
 
     def __del__(self) -> None:
         # The constructor may have raised.

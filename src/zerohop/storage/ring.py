@@ -270,12 +270,12 @@ class Ring(Closeable, NotCopyable):
 
     def close(self) -> None:
         """Drop what was added, and what has not begun; what is under way still uses its memory until it ends."""
-        if not self._closed:
-            with self._lock:
-                self._closed = True
-                self._stop_timer()
-                self._native.close()
-                self._kept.clear()
+        # All of it at each call: a signal's handler may have cut short an earlier one.
+        with self._lock:
+            self._closed = True
+            self._stop_timer()
+            self._native.close()
+            self._kept.clear()
 
     def begin_submitted(self) -> None:
         """Begin what was submitted and waits for its batch to be full, because its time is up."""

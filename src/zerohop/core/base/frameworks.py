@@ -12,6 +12,11 @@ NO_LOOP: Final = (
     "await trio.to_thread.run_sync(operation.result); elsewhere, operation.result()"
 )
 
+NO_LOOP_TO_CLOSE: Final = (
+    "async with needs an event loop of asyncio, such as uvloop, and none runs on this thread. Fix: use with, "
+    "and in trio close it by await trio.to_thread.run_sync(x.close)"
+)
+
 
 def check_unpatched() -> None:
     """Raise RuntimeError if gevent or the like has replaced what this thread needs: the Context would stand still."""

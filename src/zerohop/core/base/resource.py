@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
+from zerohop.core.base.frameworks import NO_LOOP_TO_CLOSE
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -34,6 +36,13 @@ class AsyncCloseable(Closeable):
     __slots__ = ()
 
     async def __aenter__(self) -> Self:
+        import asyncio
+
+        # Now, because the end of the block would find it out with the object left open.
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(NO_LOOP_TO_CLOSE) from None
         return self
 
     async def __aexit__(

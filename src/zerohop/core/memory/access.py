@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.memory.rights import Rights
 
 # These make no Python frame of their own.
 routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
@@ -62,6 +63,11 @@ def lend(view: Memory | View) -> tuple[object, int, Engine]:
     core = memory._core
     # The object is like an array that shows the pages: the Memory closes as usual, but its pages stay for the object.
     return (view, memory._export()), memory._rights, core.engine
+
+
+def share_loosely(view: Memory | View, rights: Rights) -> RemoteBuffer:
+    """Return a handle that ends with the Memory, and does not keep it alive: transfers have to do that."""
+    return view._share_loosely(rights)
 
 
 def revoke_at_once(memory: Memory, handle: RemoteBuffer) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Mapping
     from typing import TypeAlias
 
@@ -45,6 +45,8 @@ class Shared(Protocol):
 
     def _close(self, unmap_s: float, *, by_user: bool = False, last: bool = False) -> None: ...
 
+    def _share_loosely(self, rights: Rights) -> RemoteBuffer: ...
+
     def share(self, rights: Rights) -> RemoteBuffer:
         """Return a handle of the whole Memory."""
 
@@ -52,13 +54,23 @@ class Shared(Protocol):
 class LocalShare:
     """Describes a range of this Context's memory that is shared with peers."""
 
-    __slots__ = ("_loose", "handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
+    __slots__ = (
+        "handle",
+        "importers",
+        "keep",
+        "lingering",
+        "loose_memory",
+        "memory",
+        "offset",
+        "registration",
+        "revocable",
+    )
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # The share keeps the Memory alive, because a peer cannot know that the last reference to it went away here.
         self.memory: Shared | None = None
-        # The Memory that a loose share does not keep alive.
-        self._loose: weakref.ref[Shared] | None = None
+        # The same of a loose share, which does not.
+        self.loose_memory: weakref.ref[Shared] | None = None
         # The object that a closed Memory leaves until all peers have given the share back.
         self.keep: object = None
         # Ids and processes of lost peers that had mapped the share and may still write to it.
@@ -69,15 +81,9 @@ class LocalShare:
         self.revocable = revocable
         self.importers: set[Importer] = set()
 
-    def loosen(self) -> None:
-        """Keep the Memory alive no longer. The share ends with it."""
-        if self.memory is not None:
-            self._loose = weakref.ref(self.memory)
-            self.memory = None
-
     def open_memory(self) -> Shared | None:
         """Return the Memory that the share belongs to, if it is open."""
-        return self._loose() if self.memory is None and self._loose is not None else self.memory
+        return self.memory if self.loose_memory is None else self.loose_memory()
 
     @property
     def share_id(self) -> int:

@@ -125,14 +125,25 @@ class _Range(Contents):
         if revocable is not True:
             check_flag("revocable", revocable)
         if bits & ~self._bits:
-            most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
-            raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
+            raise self._beyond(rights)
         memory._check_open()
         try:
             return self._core.shares.add(memory, self._offset, self.nbytes, bits, revocable=revocable)
         except TypeError:  # the Context was closed meanwhile, and its region replaced
             memory._check_open()
             raise
+
+    def _share_loosely(self, rights: Rights) -> RemoteBuffer:
+        """Return a handle that ends with the Memory, and does not keep it alive."""
+        memory, bits = self._home(), rights_bits(rights)
+        if bits & ~self._bits:
+            raise self._beyond(rights)
+        memory._check_open()
+        return self._core.shares.add(memory, self._offset, self.nbytes, bits, revocable=True, loose=True)
+
+    def _beyond(self, rights: Rights) -> ValueError:
+        most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
+        return ValueError(f'this memory can be shared {most}, not with "{rights}"')
 
     def __repr__(self) -> str:
         closed = self._home()._closed or self._core.closed

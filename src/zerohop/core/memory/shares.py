@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
@@ -38,8 +39,14 @@ class Shares(Revocation):
         self._url = url
         self._retention = retention
 
-    def add(self, memory: Shared, offset: int, nbytes: int, rights: int, *, revocable: bool) -> RemoteBuffer:
-        """Share a range of a Memory; return the handle."""
+    def add(
+        self, memory: Shared, offset: int, nbytes: int, rights: int, *, revocable: bool, loose: bool = False
+    ) -> RemoteBuffer:
+        """Share a range of a Memory; return the handle.
+
+        A ``loose`` share does not keep the Memory alive: it is for a peer that uses it only for transfers of this side,
+        which do.
+        """
         capability, registration = auth.new_capability(), memory._registration
         keys = {"shm": _SHM_MAPPABLE} if registration.shareable and nbytes else {}
         if memory._layout:
@@ -53,7 +60,7 @@ class Shares(Revocation):
             share = LocalShare(registration, offset, RemoteBuffer(described, 0, nbytes), revocable=revocable)
             with self._lock:
                 self._shares[share_id] = share
-            self._belongs(share, memory)
+            self._belongs(share, memory, loose=loose)
             return share.handle  # noqa: TRY300 - an interrupt here is to be undone, too
         except NativeError as error:
             raise from_native(*error.args, operation="share") from None
@@ -66,19 +73,12 @@ class Shares(Revocation):
             raise
 
     def whole_of(self, memory: Shared, rights: Rights, *, loose: bool = False) -> RemoteBuffer:
-        """Return a handle of all of a Memory, which is made once.
-
-        A ``loose`` one does not keep the Memory alive: it is for a peer that uses it only while transfers of this side
-        do keep it.
-        """
+        """Return a handle of all of a Memory, which is made once."""
         with self._lock:
             whole = memory._whole.get((rights, loose))
             if whole is None:
-                whole = memory.share(rights)
+                whole = memory._share_loosely(rights) if loose else memory.share(rights)
                 memory._whole = {**memory._whole, (rights, loose): whole}
-            share = memory._shares.get(whole._key) if loose and memory._shares else None
-            if share is not None:
-                share.loosen()
         return whole
 
     def forget_whole(self, memory: Shared, shares: Sequence[LocalShare]) -> None:
@@ -87,12 +87,15 @@ class Shares(Revocation):
         with self._lock:
             memory._whole = {kind: whole for kind, whole in memory._whole.items() if whole._key not in revoked}
 
-    def _belongs(self, share: LocalShare, memory: Shared) -> None:
-        """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""
+    def _belongs(self, share: LocalShare, memory: Shared, *, loose: bool) -> None:
+        """Tie a share to its Memory: unless it is loose it keeps the Memory alive; closing that withdraws the share."""
         with self._lock:
             closed_meanwhile = memory._closed
             if not closed_meanwhile:
-                share.memory = memory
+                if loose:
+                    share.loose_memory = weakref.ref(memory)
+                else:
+                    share.memory = memory
                 if isinstance(memory._shares, tuple):
                     memory._shares = {}
                 memory._shares[share.handle._key] = share

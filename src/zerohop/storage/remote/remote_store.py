@@ -69,7 +69,7 @@ class RemoteStore(ServedTransfers):
             self._close_context()
             raise
         self._numbers = MemoryNumbers(self._moves)
-        self._closed = False
+        self._closed = self._left = False
         self._join_context()
 
     @property
@@ -156,12 +156,14 @@ class RemoteStore(ServedTransfers):
         Args:
             timeout: seconds that closing a Context of its own may take.
         """
-        if not self._closed:
-            self._closed = True
-            self._leave_context()
-            if not self._core.forked:
-                self._on_control_thread(self._leave)
+        self._closed = True
+        self._end_once(self._end)
         self._close_context(timeout)
+
+    def _end(self) -> None:
+        self._leave_context()
+        if not self._core.forked:
+            self._on_control_thread(self._leave)
 
     def __del__(self) -> None:
         # The constructor may have raised.
@@ -189,6 +191,9 @@ class RemoteStore(ServedTransfers):
             self._moves.tell(wire.Close(number))
 
     def _leave(self) -> None:
+        if self._left:
+            return
+        self._left = True
         for number in list(self._open_files):
             self._forget_file(number)
         self._moves.leave(self._server)

@@ -80,7 +80,7 @@ class Transfer:
                 raise failure
         denied = records["status"] == Status.ACCESS_DENIED.value
         if denied.any() and not is_open(self._lent.view):
-            records["status"][denied], records["reason"][denied] = Status.CLOSED.value, Reason.OWNER_CLOSED.value
+            records["status"][denied], records["reason"][denied] = Status.CLOSED.value, Reason.REVOKED.value
         return records
 
     def cancel(self, chosen: Numbers | None = None) -> None:

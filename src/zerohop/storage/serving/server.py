@@ -97,6 +97,7 @@ class Server(Face):
             self._check_first()
             half = memory // 2
             self._store = LocalStore(folder, self.context, engine, threads, half, timeout, {})
+            service: StorageService | None = None
             try:
                 self._memory = self.context.alloc(half)
                 self._blocks = Blocks(self._memory)
@@ -109,16 +110,19 @@ class Server(Face):
                     threads=threads,
                 )
                 self._answers = self._service(SERVICE, lambda: service)
+                self.folder = self._store.folder
+                self.url = self.context.url
+                self._closed = False
+                self._join_context()
             except BaseException:
+                self._leave_context()
+                if service is not None:
+                    self._end_service(SERVICE, service)
                 self._store.close()
                 raise
         except BaseException:
             self._close_context()
             raise
-        self.folder = self._store.folder
-        self.url = self.context.url
-        self._closed = False
-        self._join_context()
 
     @property
     def engine(self) -> str:
@@ -136,16 +140,18 @@ class Server(Face):
         Args:
             timeout: seconds that closing a Context of its own may take.
         """
-        if not self._closed:
-            self._closed = True
-            self._answers.ended = True
-            self._end_service(SERVICE)
-            self._leave_context()
-            if not self._core.forked:
-                self._on_control_thread(self._answers.end)
-            self._store.close()
-            self._memory.close()
+        self._closed = True
+        self._end_once(self._end)
         self._close_context(timeout)
+
+    def _end(self) -> None:
+        self._answers.ended = True
+        self._end_service(SERVICE, self._answers)
+        self._leave_context()
+        if not self._core.forked:
+            self._on_control_thread(self._answers.end)
+        self._store.close()
+        self._memory.close()
 
     def __repr__(self) -> str:
         return f"<Server of {self.folder!r} at {self.url}{', closed' if self._closed else ''}>"

@@ -1,0 +1,107 @@
+"""A signal's handler that raises in the middle of a call of a Store or a Server: nothing stays, and close() goes on."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from support.interrupting import at_each_line
+from support.lanes import eventually
+from support.leaks import expect_given_back, holdings
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.stores import SERVED, opened
+from zerohop import storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.fixtures import OpenContext
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _in_destructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drops an exception that comes up in a destructor, where nobody can catch it."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
+@pytest.mark.parametrize("way", SERVED)
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "write"])
+def test_a_transfer_of_an_array(
+    no_leaks: None, tmp_path: Path, random_file: Callable[..., np.ndarray], way: str, writes: bool
+) -> None:
+    """What was lent to the server is not kept, whether or not the transfer goes on."""
+    there = random_file("data", MIB)
+    with opened(tmp_path, way) as store, store.open("data", "r+").result() as file:
+        array = np.zeros(1)
+
+        def action() -> None:
+            nonlocal array
+            array = there.copy()
+            (file.write_from if writes else file.read_into)(array).result(PATIENCE_S)
+
+        def check() -> None:
+            nonlocal array
+            store.context.flush().result(PATIENCE_S)
+            assert (array == there).all()
+            array = np.zeros(1)
+            gc.collect()
+            eventually(lambda: store.context.statistics().shares == before, "a share stays")
+
+        action()
+        array = np.zeros(1)
+        gc.collect()
+        before = store.context.statistics().shares
+        at_each_line(action, check, stride=3)
+
+
+@pytest.mark.parametrize("kind", ["folder", "client", "server"])
+def test_close(open_context: OpenContext, tmp_path: Path, kind: str) -> None:
+    """The next close() does what is left; the Context is then as if nothing had been there."""
+    ctx = open_context(Options())
+    other = storage.Server(tmp_path) if kind == "client" else None
+    made: list[Any] = []
+
+    def make() -> storage.Store | storage.Server:
+        if kind == "server":
+            return storage.Server(tmp_path, ctx=ctx, memory=4 * MIB)
+        return storage.open_store(tmp_path if other is None else other.url, ctx=ctx)
+
+    def action() -> None:
+        made[0].close()
+
+    def check() -> None:
+        made.pop().close()
+        expect_given_back(before, holdings, "this process")
+        if other is not None:
+            eventually(lambda: other.statistics().clients == 0, "a client stays")
+        made.append(make())
+
+    make().close()
+    before = holdings()
+    made.append(make())
+    at_each_line(action, check, stride=2)
+    made.pop().close()
+    if other is not None:
+        other.close()
+
+
+def test_opening_a_server(open_context: OpenContext, tmp_path: Path) -> None:
+    """Another one can be opened afterwards."""
+    ctx = open_context(Options())
+    servers: list[storage.Server] = []
+
+    def check() -> None:
+        while servers:
+            servers.pop().close()
+        gc.collect()
+        storage.Server(tmp_path, ctx=ctx, memory=4 * MIB).close()
+
+    at_each_line(lambda: servers.append(storage.Server(tmp_path, ctx=ctx, memory=4 * MIB)), check, stride=5)
