@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from fabric.regions import NativeRegion, Parent, region
+from support.interrupting import at_each_line
 from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
@@ -53,6 +54,22 @@ def test_children_first_and_once() -> None:
     assert grandchild.closed
     with pytest.raises(zh.Closed, match="this Part is closed"):
         grandchild._check_open()
+
+
+def test_a_close_that_a_signals_handler_cuts_short() -> None:
+    """The next one does what is left."""
+    said: list[str] = []
+    made = [family(said)]
+
+    def check() -> None:
+        root, _, grandchild = made.pop()
+        root.close()
+        assert grandchild.closed
+        assert list(dict.fromkeys(said)) == ["grandchild closed", "child closed", "root closed"]
+        said.clear()
+        made.append(family(said))
+
+    at_each_line(lambda: made[0][0].close(), check)
 
 
 def test_a_child_alone() -> None:

@@ -218,8 +218,8 @@ def test_where_a_first_use_was_posted() -> None:
     """tracemalloc knows it, and so does the library with ZEROHOP_LOG=debug."""
     program = """
 import time, tracemalloc, zerohop as zh
-tracemalloc.start(20)
 context, other = zh.Context(), zh.Context()
+tracemalloc.start(20)  # now, because it makes the imports of the first Context take seconds
 memory = other.alloc(64)
 handle = memory.share("r")
 memory.close()
