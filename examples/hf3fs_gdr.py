@@ -4,7 +4,8 @@
     python examples/hf3fs_gdr.py                        # of a GPU where there is one, else of a simulated one
     python examples/hf3fs_gdr.py --folder /mnt/hf3fs    # or another folder; by default one that is removed afterwards
 
-It takes the two ways of 3FS's documentation: memory that the library allocates, and memory that a framework has.
+It takes the three ways of 3FS's documentation: memory that the library allocates, memory that a framework has, and
+memory of another process: a second process reads a file into the GPU's memory of the first.
 
 Exits with 1 if a byte is wrong.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -23,11 +25,14 @@ from zerohop.compat.hf3fs import (
     hf3fs_dereg_fd,
     hf3fs_gdr_available,
     hf3fs_gdr_device_count,
+    hf3fs_gpu_ipc_handle_t,
     hf3fs_ior,
     hf3fs_iorcreate4,
     hf3fs_iordestroy,
     hf3fs_iov,
+    hf3fs_iov_export_gpu,
     hf3fs_iov_gpu_device,
+    hf3fs_iov_import_gpu,
     hf3fs_iov_is_gpu,
     hf3fs_iovcreate_gpu,
     hf3fs_iovdestroy_gpu,
@@ -69,6 +74,23 @@ def move(iov: hf3fs_iov, path: Path, *, read: bool) -> int:
         hf3fs_iordestroy(ior)
 
 
+def have_filled(iov: hf3fs_iov, path: Path) -> None:
+    """Have another process read a file into all of an iov."""
+    handle = hf3fs_gpu_ipc_handle_t()
+    check("iov_export_gpu", hf3fs_iov_export_gpu(iov, handle))
+    # The bytes of the handle may go any way. Who has them may write to the memory.
+    command = [sys.executable, __file__, "--folder", str(path.parent), "--fill-from", path.name]
+    subprocess.run(command, input=handle.data, timeout=60, check=True)
+
+
+def fill(path: Path, data: bytes) -> None:
+    """Read a file into all of an iov of another process, whose handle has these bytes."""
+    iov = hf3fs_iov()
+    check("iov_import_gpu", hf3fs_iov_import_gpu(iov, hf3fs_gpu_ipc_handle_t(data), str(path.parent)))
+    print(f"imported by process {os.getpid()}: {move(iov, path, read=True)} bytes", flush=True)
+    hf3fs_iovdestroy_gpu(iov)
+
+
 def run(folder: Path, gpu: int, *, corrupt: bool) -> bool:
     """Return whether every byte is right, there and back."""
     there = os.urandom(NBYTES)
@@ -95,8 +117,15 @@ def run(folder: Path, gpu: int, *, corrupt: bool) -> bool:
     # The GPU finishes its work before its memory is written to a file.
     check("iovsync_gpu", hf3fs_iovsync_gpu(iov, 0))
     print(f"written: {move(iov, folder / 'copy.bin', read=False)} bytes")
+    right = (folder / "copy.bin").read_bytes() == there[:half] * 2
+
+    # The third: another process reads a file into the same memory.
+    others = os.urandom(NBYTES)
+    (folder / "other.bin").write_bytes(others)
+    have_filled(iov, folder / "other.bin")
+    move(iov, folder / "copy.bin", read=False)
     hf3fs_iovdestroy_gpu(iov)
-    return (folder / "copy.bin").read_bytes() == there[:half] * 2
+    return right and (folder / "copy.bin").read_bytes() == others
 
 
 def main() -> int:
@@ -104,6 +133,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="the folder to use as a mount point")
     parser.add_argument("--gpu", type=int, default=0, help="number of the GPU")
     parser.add_argument("--corrupt", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--fill-from", help=argparse.SUPPRESS)  # for the second process
     arguments = parser.parse_args()
     # Without GPUs, two simulated ones stand for them.
     os.environ.setdefault("ZEROHOP_SIM_DEVICES", "2")
@@ -111,9 +141,12 @@ def main() -> int:
         print("no GPU, and no simulated one: set ZEROHOP_SIM_DEVICES=2", file=sys.stderr)
         return 1
     try:
+        if arguments.fill_from:
+            fill(arguments.folder / arguments.fill_from, sys.stdin.buffer.read())
+            return 0
         with tempfile.TemporaryDirectory() as folder:
             right = run(arguments.folder or Path(folder), arguments.gpu, corrupt=arguments.corrupt)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
     print("every byte verified" if right else "BYTES ARE WRONG")

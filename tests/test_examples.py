@@ -83,13 +83,16 @@ class TestTensorTransfer:
 
 
 class TestHf3fsGdr:
-    def test_both_ways(self, tmp_path: Path) -> None:
+    def test_three_ways(self, tmp_path: Path) -> None:
         ran = run("hf3fs_gdr.py", "--folder", str(tmp_path))
         assert (ran.returncode, ran.stderr) == (0, "")
         count, created, *rest = ran.stdout.splitlines()
         assert re.fullmatch(r"GDR available with [1-9]\d* GPUs", count)
         assert re.fullmatch(r"created on (sim|cuda|hip):0, GPU 0: 1048576 bytes", created)
-        assert rest == ["wrapped: 524288 bytes", "written: 1048576 bytes", "every byte verified"]
+        *own, imported, verified = rest
+        assert own == ["wrapped: 524288 bytes", "written: 1048576 bytes"]
+        assert re.fullmatch(r"imported by process \d+: 1048576 bytes", imported)
+        assert verified == "every byte verified"
         assert (tmp_path / "copy.bin").stat().st_size == 1 << 20
 
     def test_wrong_bytes(self) -> None:
