@@ -146,7 +146,7 @@ class TestRequired:
                 assert way(operation) == "past the page cache"
                 assert operation.explain().direct
                 assert (block.memory.numpy() == there).all()
-                assert file.read_many(block, [PAGE, 1], [PAGE, 1], [PAGE, 0]).result(PATIENCE_S) == PAGE
+                assert file.read_many(block, [PAGE, 1], [PAGE, 0], [PAGE, 1]).result(PATIENCE_S) == PAGE
             with strict.open("copy", "w").result() as file:
                 assert way(file.write_from(block)) == "past the page cache"
             fd = os.open(tmp_path / "copy", os.O_RDWR)
@@ -185,7 +185,7 @@ class TestRequired:
             read = file.read_into(block[at : at + nbytes], offset, short=True)
             check_refused(read, said)
             # An aligned range before it does not help.
-            check_refused(file.read_many(block, [0, offset], [0, at], [PAGE, nbytes], short=True), said)
+            check_refused(file.read_many(block, [0, offset], [PAGE, nbytes], [0, at], short=True), said)
             if "end" not in said:
                 check_refused(file.write_from(block[at : at + nbytes], offset), said)
             for_read = strict.ring(4)

@@ -109,15 +109,15 @@ def test_many_ranges_are_one_operation(store: Store, random_file: Callable[..., 
     offsets = rng.integers(0, NBYTES - 5000, 500)
     target = np.zeros(int(lengths.sum()), np.uint8)
     with store.open("data").result() as file:
-        operation = file.read_many(target, offsets, into, lengths)
+        operation = file.read_many(target, offsets, lengths, into)
         assert operation.result(PATIENCE_S) == target.size
         for offset, at, length in zip(offsets, into, lengths, strict=True):
             assert (target[at : at + length] == there[offset : offset + length]).all()
         assert file.read_many(target, [], [], []).result(PATIENCE_S) == 0
         with pytest.raises(zh.EndOfFile):
-            file.read_many(target, [0, NBYTES - 1], [0, 10], [10, 2]).result(PATIENCE_S)
+            file.read_many(target, [0, NBYTES - 1], [10, 2], [0, 10]).result(PATIENCE_S)
     with store.open("copy", "w").result() as copy:
-        copy.write_many(target, [100, 0], [0, 100], [100, 100]).result(PATIENCE_S)
+        copy.write_many(target, [100, 0], [100, 100], [0, 100]).result(PATIENCE_S)
         back = np.zeros(200, np.uint8)
         copy.read_into(back).result(PATIENCE_S)
     assert (back == np.concatenate([target[100:200], target[:100]])).all()
@@ -134,7 +134,7 @@ def test_memories_that_share_a_registration(
     with store.open("data").result(PATIENCE_S) as file:
         assert file.read_into(second[100 : 2 * PAGE], 5).result(PATIENCE_S) == 2 * PAGE - 100
         expected[4 * PAGE + 100 : 6 * PAGE] = there[5 : 5 + 2 * PAGE - 100]
-        assert file.read_many(second, [0], [3 * PAGE], [PAGE]).result(PATIENCE_S) == PAGE
+        assert file.read_many(second, [0], [PAGE], [3 * PAGE]).result(PATIENCE_S) == PAGE
         expected[7 * PAGE : 8 * PAGE] = there[:PAGE]
         ring, wrapped = store.ring(2), store.wrap(second)
         ring.prepare(second[5 * PAGE : 6 * PAGE], file, 7)
@@ -264,10 +264,10 @@ class TestRefused:
             with pytest.raises(ValueError, match="negative, or too large"):
                 file.read_into(target, 2**63 - 1)
             with pytest.raises(ValueError, match="different lengths"):
-                file.read_many(target, [0], [0, 1], [1])
+                file.read_many(target, [0], [1], [0, 1])
             for at, length in ((MIB, 1), (-1, 1), (0, MIB + 1), (0, -1)):
                 with pytest.raises(ValueError, match="does not lie within the 1048576 bytes of the memory"):
-                    file.read_many(target, [0], [at], [length])
+                    file.read_many(target, [0], [length], [at])
             with pytest.raises(TypeError, match="short"):
                 file.read_into(target, short=1)  # type: ignore[arg-type]  # what the test is about
         with store.open("data", "r+").result() as file:

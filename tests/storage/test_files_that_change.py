@@ -229,7 +229,7 @@ def test_an_end_that_moves_all_the_time(store: Store, tmp_path: Path) -> None:
     try:
         with store.open("data").result(PATIENCE_S) as file:
             for _ in range(15):
-                file.read_many(target, places, places, np.full(256, 4096), short=True).result(PATIENCE_S)
+                file.read_many(target, places, np.full(256, 4096), places, short=True).result(PATIENCE_S)
                 assert np.array_equal(target[: MIB // 2], there[: MIB // 2])
                 beyond = target[MIB // 2 :]
                 assert ((beyond == there[MIB // 2 :]) | (beyond == 0) | (beyond == 0xEE)).all()

@@ -123,7 +123,7 @@ def test_a_full_disk_takes_what_has_its_room(store: Store, disk: Path) -> None:
         leave_room(disk, 0)
         assert file.write_from(new, 64 * PAGE).result(PATIENCE_S) == new.nbytes
         assert expect_no_room(file.write_from(old).exception(PATIENCE_S)).bytes_done == 0
-        expect_no_room(file.write_many(old, [0, 64 * PAGE], [0, 0], [PAGE, PAGE]).exception(PATIENCE_S))
+        expect_no_room(file.write_many(old, [0, 64 * PAGE], [PAGE, PAGE], [0, 0]).exception(PATIENCE_S))
         assert file.size == ROOM
         found = np.fromfile(disk / "data", np.uint8)
         assert not found[: 64 * PAGE].any()

@@ -69,7 +69,7 @@ def test_rights_and_the_owners_end(open_context: OpenContext, start_peer: StartP
             assert file.write_from(reading).result(PATIENCE_S) == PAGE
             assert file.read_into(writing).result(PATIENCE_S) == PAGE
             with pytest.raises(ValueError, match="does not lie within"):
-                file.read_many(writing, [0], [1], [PAGE])
+                file.read_many(writing, [0], [PAGE], [1])
             peer.call(Service.close_memory, number)
             with pytest.raises(zh.AccessDenied, match="revoked"):
                 file.read_into(writing).result(PATIENCE_S)

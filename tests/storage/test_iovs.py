@@ -156,12 +156,12 @@ def test_closed_under_a_transfer(
         for _ in range(5):
             array[:] = 0
             iov = store.wrap(memory)
-            reading = file.read_many(iov, at, at, np.full(2048, 4096))
+            reading = file.read_many(iov, at, np.full(2048, 4096), at)
             iov.close()
             assert reading.result(PATIENCE_S) == 8 * MIB
             assert (array == there).all()
             array[:] = 0
-            assert file.read_many(store.wrap(memory), at, at, np.full(2048, 4096)).result(PATIENCE_S) == 8 * MIB
+            assert file.read_many(store.wrap(memory), at, np.full(2048, 4096), at).result(PATIENCE_S) == 8 * MIB
             assert (array == there).all()
     with store.open("copy", "w", direct=direct).result(PATIENCE_S) as file:
         for _ in range(5):

@@ -234,7 +234,7 @@ def test_what_is_refused_keeps_no_array(server: storage.Server, client: zh.Conte
             lambda: ring.prepare_many(array(), file, [-1], [1], [0]),
             lambda: ring.prepare_many(array(), file, [0, 1], [1, 1], [0, 1]),
             lambda: file.read_into(array(), timeout="soon"),  # type: ignore[arg-type]  # what the test is about
-            lambda: file.read_many(array(), [0], [0], [PAGE + 1]),
+            lambda: file.read_many(array(), [0], [PAGE + 1], [0]),
         ):
             with pytest.raises((ValueError, TypeError, zh.WouldBlock)):
                 refused()
@@ -258,7 +258,7 @@ def test_very_many_ranges(server: storage.Server, client: zh.Context, tmp_path: 
     count = 100_000
     memory, offsets = client.alloc(8 * count), np.random.default_rng(1).integers(0, MIB - 8, count)
     with open_remote(server.url, client) as store, store.open("data").result(PATIENCE_S) as file:
-        done = file.read_many(memory, offsets, np.arange(count) * 8, np.full(count, 8)).result(3 * PATIENCE_S)
+        done = file.read_many(memory, offsets, np.full(count, 8), np.arange(count) * 8).result(3 * PATIENCE_S)
         assert done == 8 * count
         found = memory.numpy().reshape(count, 8)
         assert (found == there[offsets[:, None] + np.arange(8)]).all()

@@ -51,7 +51,7 @@ def test_every_byte_between_processes(
             assert (np.frombuffer(part.read_bytes(), np.uint8) == there).all()
             offsets, lengths = np.array([7, 3 * MIB, 0]), np.array([PAGE + 1, MIB + 9, 3])
             at = np.array([2 * MIB, 1, 5 * MIB])
-            assert file.read_many(iov, offsets, at, lengths).result(PATIENCE_S) == lengths.sum()
+            assert file.read_many(iov, offsets, lengths, at).result(PATIENCE_S) == lengths.sum()
             for offset, length, place in zip(offsets, lengths, at, strict=True):
                 assert iov[place : place + length].read_bytes() == there[offset : offset + length].tobytes()
         with store.open("copy", "w").result() as copy:

@@ -107,10 +107,10 @@ def asked(store: Store, file: File, memory: zh.Memory) -> dict[str, zh.Operation
         "read": file.read_into(memory, timeout=SHORT_S),
         "read within the Store's limit": file.read_into(memory),
         "read of an array": file.read_into(np.zeros(MIB, np.uint8), timeout=SHORT_S),
-        "read_many": file.read_many(memory, PLACES, PLACES, LENGTHS, timeout=SHORT_S),
+        "read_many": file.read_many(memory, PLACES, LENGTHS, PLACES, timeout=SHORT_S),
         "write": file.write_from(memory, timeout=SHORT_S),
         "write of an array": file.write_from(np.zeros(MIB, np.uint8), timeout=SHORT_S),
-        "write_many": file.write_many(memory, PLACES, PLACES, LENGTHS, timeout=SHORT_S),
+        "write_many": file.write_many(memory, PLACES, LENGTHS, PLACES, timeout=SHORT_S),
     }
 
 

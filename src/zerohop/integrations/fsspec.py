@@ -147,7 +147,7 @@ class StoreFileSystem(StoreCopies):
             room = np.empty(int(lengths.sum()), np.uint8)
             if room.size:
                 real = lengths > 0
-                await file.read_many(room, offsets[real], into[real], lengths[real])
+                await file.read_many(room, offsets[real], lengths[real], into[real])
         return [room[at : at + length].tobytes() for at, length in zip(into.tolist(), lengths.tolist(), strict=True)]
 
     @python_errors

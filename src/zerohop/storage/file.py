@@ -126,34 +126,34 @@ class File(NotCopyable):
         self,
         view: Local | Iov | ImportedIov,
         offsets: Offsets,
-        into: Offsets,
         lengths: Offsets,
+        at: Offsets,
         *,
         short: bool = False,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Read ranges as one Operation: ``lengths[i]`` bytes from ``offsets[i]`` to byte ``into[i]`` of ``view``.
+        """Read ranges as one Operation: ``lengths[i]`` bytes from ``offsets[i]`` to byte ``at[i]`` of ``view``.
 
         Its value is the sum of all bytes. The ranges have no order among each other. Otherwise like ``read_into``.
         """
-        places = offsets, into, lengths
+        places = offsets, at, lengths
         return self._transfer("read_many", self.store.memory_of(view), places, timeout, short=short)
 
     def write_many(
         self,
         view: Local | Iov | ImportedIov,
         offsets: Offsets,
-        out_of: Offsets,
         lengths: Offsets,
+        at: Offsets,
         *,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Write ranges as one Operation: ``lengths[i]`` bytes from byte ``out_of[i]`` of ``view`` to ``offsets[i]``.
+        """Write ranges as one Operation: ``lengths[i]`` bytes from byte ``at[i]`` of ``view`` to ``offsets[i]``.
 
         Its value is the sum of all bytes. The ranges have no order among each other: where they overlap, the file has
         bytes of either. Otherwise like ``write_from``.
         """
-        places = offsets, out_of, lengths
+        places = offsets, at, lengths
         return self._transfer("write_many", self.store.memory_of(view), places, timeout)
 
     def truncate(self, size: int) -> Operation[None]:

@@ -190,7 +190,7 @@ def test_operations(store: RemoteStore, tmp_path: Path, moved_by_messages: list[
         assert file.read_into(memory[:0]).result(PATIENCE_S) == 0
         count = 10_000
         at, offsets = np.arange(count) * 7, np.random.default_rng(1).integers(0, there.size - 7, count)
-        assert file.read_many(memory, offsets, at, np.full(count, 7)).result(PATIENCE_S) == 7 * count
+        assert file.read_many(memory, offsets, np.full(count, 7), at).result(PATIENCE_S) == 7 * count
         assert (shown[: 7 * count].reshape(count, 7) == there[offsets[:, None] + np.arange(7)]).all()
         assert copy.write_from(memory[1 : 1 + 66 * MIB], 11).result(PATIENCE_S) == 66 * MIB
         assert (np.fromfile(tmp_path / "copy", np.uint8)[11:] == shown[1 : 1 + 66 * MIB]).all()

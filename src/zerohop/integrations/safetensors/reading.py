@@ -101,7 +101,7 @@ class Reader:
             memory = self._room_memories[slot]
         else:
             memory = self._memories[read.tensor]
-        operation = file.read_many(memory, read.offsets, read.into, read.lengths, timeout=self._timeout)
+        operation = file.read_many(memory, read.offsets, read.lengths, read.into, timeout=self._timeout)
         self._ahead += read.nbytes
         self._under_way.append(_Begun(read, operation, slot))
 
