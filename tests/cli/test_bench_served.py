@@ -18,6 +18,7 @@ from zerohop.cli.bench.report import describe_case, effort_of
 from zerohop.cli.bench.rows import Case, Row, several_clients
 from zerohop.cli.bench.served import LOCAL, ONE_CLIENT, STREAM, measure_served
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, PEER
+from zerohop.cli.bench.storage import HOST_BESIDE
 from zerohop.cli.bench.storage_plan import SERVED_IN_ORDER, SERVED_RANDOM, TMPFS
 from zerohop.cli.peer import PeerProcess
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 OVER_SHM = Case(SERVED_RANDOM, "shm", "file", "host", 4096, 16, form=TMPFS)
 OVER_TCP = Case(SERVED_IN_ORDER, "tcp", "file", "host", 65536, 4, form=TMPFS)
 BY_TWO = Case(SERVED_IN_ORDER, "shm", "file", "host", 65536, 4, form=TMPFS, mode=several_clients(2))
-ALL = (OVER_SHM, OVER_TCP, BY_TWO)
+INTO_DEVICE = Case(SERVED_IN_ORDER, "shm", "file", "sim", 65536, 4, form=TMPFS)
+ALL = (OVER_SHM, OVER_TCP, BY_TWO, INTO_DEVICE)
 
 
 @pytest.fixture
@@ -47,24 +49,27 @@ def no_fio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_they_are_measured_if_they_are_named() -> None:
     cases = [case for case in plan(Request(names=("storage",))) if case.provider is not None]
     mib = 1 << 20
-    assert [(each.name, each.provider, each.bytes, each.batch, each.clients) for each in cases] == [
-        (SERVED_IN_ORDER, "shm", mib, 32, 1),
-        (SERVED_IN_ORDER, "tcp", mib, 32, 1),
-        (SERVED_IN_ORDER, "shm", mib, 32, 2),
-        (SERVED_IN_ORDER, "shm", mib, 32, 4),
-        (SERVED_IN_ORDER, "shm", mib, 32, 8),
-        (SERVED_RANDOM, "shm", 4096, 64, 1),
+    assert [(each.name, each.provider, each.dst, each.bytes, each.batch, each.clients) for each in cases] == [
+        (SERVED_IN_ORDER, "shm", "host", mib, 32, 1),
+        (SERVED_IN_ORDER, "shm", "sim", mib, 32, 1),
+        (SERVED_IN_ORDER, "tcp", "host", mib, 32, 1),
+        (SERVED_IN_ORDER, "shm", "host", mib, 32, 2),
+        (SERVED_IN_ORDER, "shm", "host", mib, 32, 4),
+        (SERVED_IN_ORDER, "shm", "host", mib, 32, 8),
+        (SERVED_RANDOM, "shm", "host", 4096, 64, 1),
     ]
     assert all(case.of_file and case.flows == 1 for case in cases)
-    assert cases[4].memory_bytes == 8 * 32 * mib
-    assert describe_case(cases[4]) == "storage_served_read shm tmpfs 32 × 1 MiB, 8 clients, file→host"
+    assert cases[5].memory_bytes == 8 * 32 * mib
+    assert describe_case(cases[5]) == "storage_served_read shm tmpfs 32 × 1 MiB, 8 clients, file→host"
     assert not {SERVED_IN_ORDER, SERVED_RANDOM} & set(NAMES)
 
 
 def test_they_keep_to_what_was_asked() -> None:
     (case,) = plan(Request(names=(SERVED_IN_ORDER,), providers=("tcp",), sizes="100,64Ki", batch=5))
     assert (case.provider, case.bytes, case.batch) == ("tcp", 65536, 5)
-    for request in (Request(src="host"), Request(dst="sim"), Request(providers=("p2p",))):
+    (case,) = plan(Request(names=(SERVED_IN_ORDER, SERVED_RANDOM), dst="sim"))
+    assert (case.name, case.provider, case.dst) == (SERVED_IN_ORDER, "shm", "sim")
+    for request in (Request(src="host"), Request(providers=("p2p",))):
         with pytest.raises(ValueError, match="no row"):
             plan(replace(request, names=(SERVED_IN_ORDER, SERVED_RANDOM)))
 
@@ -107,6 +112,15 @@ def test_over_tcp_beside_a_stream(floors: Floors) -> None:
     assert row.other_cpu_s_per_gb is None
 
 
+def test_into_a_device_beside_host_memory(floors: Floors) -> None:
+    row = measure_served(SMALL, INTO_DEVICE, floors)
+    assert (row.verified, row.samples, row.floor, row.beside) == (True, 3, None, HOST_BESIDE)
+    assert row.path is not None
+    assert row.path.startswith("server (")
+    for number in (row.GBps, row.of_other, row.cpu_s_per_gb, row.server_cpu_s_per_gb, row.other_cpu_s_per_gb):
+        assert number is not None
+
+
 def test_several_clients_beside_one(floors: Floors) -> None:
     row = measure_served(SMALL, BY_TWO, floors)
     assert (row.verified, row.samples, row.floor, row.beside) == (True, 3, None, ONE_CLIENT)
@@ -114,7 +128,7 @@ def test_several_clients_beside_one(floors: Floors) -> None:
         assert number is not None
 
 
-@pytest.mark.parametrize("case", ALL, ids=["shm", "tcp", "two clients"])
+@pytest.mark.parametrize("case", ALL, ids=["shm", "tcp", "two clients", "a device"])
 def test_wrong_bytes_are_noticed(floors: Floors, no_fio: None, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     @contextmanager
     def wrong(folder: str, nbytes: int, *, on_disk: bool) -> Iterator[Path]:

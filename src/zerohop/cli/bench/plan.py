@@ -148,7 +148,7 @@ def _place(word: str | None) -> str | None:
 
 def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
     if name in SERVED_NAMES:
-        cases = [] if request.src or request.dst not in (None, "host") else served_reads(name, request.batch, sizes)
+        cases = [] if request.src else served_reads(name, request.dst, request.batch, sizes)
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in STORAGE_NAMES:
         return [] if request.providers or request.src else file_reads(name, request.dst, request.batch, sizes)

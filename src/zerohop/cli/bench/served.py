@@ -12,7 +12,7 @@ from zerohop.cli.bench.fio import Fio, FioFails, Turn
 from zerohop.cli.bench.floors import MOST
 from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, TIMEOUT
-from zerohop.cli.bench.storage import SHARED_MEMORY, cpu_of, times_of
+from zerohop.cli.bench.storage import HOST_BESIDE, SHARED_MEMORY, cpu_of, device_of, times_of
 from zerohop.cli.bench.storage_plan import ALL_IN_ORDER
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
@@ -110,8 +110,8 @@ def measure_served(effort: Effort, case: Case, floors: Floors) -> Row:
     """Read blocks of a new file in memory from a server in another process, in turn with other ways to read.
 
     Over shm these are reads of the same file by this process itself, and by fio; over tcp a raw stream between two
-    processes; for several clients one of them alone. Verified: the whole file, read once by each client, and after each
-    turn what its memory has then.
+    processes; for several clients one of them alone; for a device's memory the same reads into host memory. Verified:
+    the whole file, read once by each client, and after each turn what its memory has then.
     """
     try:
         with block_file(SHARED_MEMORY, max(effort.file_bytes, case.memory_bytes), on_disk=False) as path:
@@ -133,6 +133,9 @@ def _measure(effort: Effort, case: Case, path: Path, floors: Floors) -> Row:
         if case.clients > 1:
             clients = _Clients([started() for _ in range(case.clients)], server, path, case)
             ways = {_SERVED: server.during(clients.turn), ONE_CLIENT: clients.one}
+        elif case.dst != "host":
+            readers = [_reader(opened, case, path, server.url, device) for device in (device_of(case), "host")]
+            ways = {_SERVED: server.during(readers[0].turn), HOST_BESIDE: readers[1].turn}
         else:
             readers = [_reader(opened, case, path, server.url)]
             ways[_SERVED] = server.during(readers[0].turn)
@@ -152,13 +155,15 @@ def _measure(effort: Effort, case: Case, path: Path, floors: Floors) -> Row:
     return row
 
 
-def _reader(opened: ExitStack, case: Case, path: Path, url: str | None) -> BlockReader:
+def _reader(opened: ExitStack, case: Case, path: Path, url: str | None, device: str = "host") -> BlockReader:
     """Return what reads from a server, or without a URL by itself, once it has read and compared the whole file."""
     store = opened.enter_context(
-        open_store(path.parent) if url is None else open_store(url, providers=(case.provider,))
+        open_store(path.parent)
+        if url is None
+        else open_store(url, providers=(case.provider,), sim_devices=case.sim_devices)
     )
     file = opened.enter_context(store.open(path.name, direct=False).result(TIMEOUT))
-    reader = BlockReader(store, file, case, "host")
+    reader = BlockReader(store, file, case, device)
     opened.callback(reader.close)
     reader.check()
     return reader
@@ -166,7 +171,8 @@ def _reader(opened: ExitStack, case: Case, path: Path, url: str | None) -> Block
 
 def _way(case: Case, path: Path, url: str) -> str:
     """Return the form of the path that the bytes of one read take."""
-    with open_store(url, providers=(case.provider,)) as store, store.iov(case.bytes) as block:
+    opened = open_store(url, providers=(case.provider,), sim_devices=case.sim_devices)
+    with opened as store, store.iov(case.bytes, device_of(case)) as block:
         with store.open(path.name, direct=False).result(TIMEOUT) as file:
             operation = file.read_into(block)
             operation.result(TIMEOUT)
@@ -215,7 +221,7 @@ def _row(case: Case, turns: Mapping[str, list[Turn]], server_cpu_s: Sequence[flo
     samples.cpu_ns = sum(round(turn.cpu_s / turn.operations * case.batch * _GIGA) for turn in served)
     floor, other = None, None
     for name, told in turns.items():
-        if name in (LOCAL, ONE_CLIENT):
+        if name in (LOCAL, ONE_CLIENT, HOST_BESIDE):
             other, samples.beside, samples.beside_ns = told, name, times_of(case, told)
         elif name != _SERVED:
             floor, samples.floor_ns = name, times_of(case, told)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.session import Effort
 
 SHARED_MEMORY: Final = "/dev/shm"
-_HOST_BESIDE: Final = "into host memory"
+HOST_BESIDE: Final = "into host memory"
 _GIGA: Final = 1e9
 
 
@@ -41,12 +41,11 @@ def measure_storage(effort: Effort, case: Case) -> Row:
 
 
 def _measure(effort: Effort, case: Case, path: Path) -> Row:
-    assert case.dst is not None
     direct = case.form == DISK
     with ExitStack() as opened:
         store = opened.enter_context(open_store(path.parent, sim_devices=case.sim_devices))
         file = opened.enter_context(store.open(path.name, direct=direct).result(TIMEOUT))
-        readers = [BlockReader(store, file, case, "sim:0" if case.dst == "sim" else case.dst)]
+        readers = [BlockReader(store, file, case, device_of(case))]
         if case.dst != "host":
             readers.append(BlockReader(store, file, case, "host"))
         for reader in readers:
@@ -66,7 +65,7 @@ def _alternate(
 ) -> tuple[list[Turn], list[Turn], str]:
     """Return the turns of the first reader, those that others took between them, and what these others are."""
     fio, turns, others = Fio(), [], []
-    name = _HOST_BESIDE if len(readers) > 1 else fio.name
+    name = HOST_BESIDE if len(readers) > 1 else fio.name
     fails = False
     for number in range(effort.file_turns):
         if len(readers) > 1:
@@ -104,6 +103,12 @@ def _row(case: Case, turns: Sequence[Turn], others: Sequence[Turn], name: str) -
         row.of_other = round(percentile(ratios, 0.5), 4)
         row.other_cpu_s_per_gb = cpu_of(case, others)
     return row
+
+
+def device_of(case: Case) -> str:
+    """Return the device whose memory is read into."""
+    assert case.dst is not None
+    return "sim:0" if case.dst == "sim" else case.dst
 
 
 def times_of(case: Case, turns: Sequence[Turn]) -> list[int]:

@@ -51,17 +51,22 @@ def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, 
     ]
 
 
-def served_reads(name: str, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
-    """Return the cases of one of SERVED_NAMES: over shm, and in order also over tcp and by several clients.
+def served_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of one of SERVED_NAMES: over shm, and in order also into a device, over tcp and by many clients.
 
     The arguments are those of ``file_reads``.
     """
     in_order = name == SERVED_IN_ORDER
     size, depth = (IN_ORDER_BYTES, IN_ORDER_DEPTH) if in_order else (RANDOM_BYTES, RANDOM_DEPTH)
-    ways = [("shm", None), ("tcp", None), *(("shm", several_clients(count)) for count in CLIENTS)]
+    ways = [
+        ("host", "shm", None),
+        (dst if dst not in (None, "host") else "sim", "shm", None),
+        ("host", "tcp", None),
+        *(("host", "shm", several_clients(count)) for count in CLIENTS),
+    ]
     return [
-        Case(name, provider, "file", "host", nbytes, batch or depth, form=TMPFS, mode=mode)
+        Case(name, provider, "file", place, nbytes, batch or depth, form=TMPFS, mode=mode)
         for nbytes in sizes or (size,)
-        for provider, mode in (ways if in_order else ways[:1])
-        if nbytes % _FILE_BLOCK == 0
+        for place, provider, mode in (ways if in_order else ways[:1])
+        if nbytes % _FILE_BLOCK == 0 and dst in (None, place)
     ]

@@ -14,9 +14,11 @@ from zerohop.cli.bench.rows import (
     SEED_US,
     TENSOR_BYTES,
     TOGETHER,
+    several_clients,
     several_flows,
 )
 from zerohop.cli.bench.storage_plan import (
+    CLIENTS,
     DISK,
     IN_ORDER,
     IN_ORDER_BYTES,
@@ -24,6 +26,8 @@ from zerohop.cli.bench.storage_plan import (
     RANDOM,
     RANDOM_BYTES,
     RANDOM_DEPTH,
+    SERVED_IN_ORDER,
+    SERVED_RANDOM,
     TMPFS,
 )
 from zerohop.cli.console import human_bytes, human_time, human_us
@@ -211,12 +215,22 @@ def _at_random(form: str) -> dict[str, object]:
     return {"name": RANDOM, "form": form, "dst": "host", "bytes": RANDOM_BYTES, "batch": RANDOM_DEPTH}
 
 
+def _served(dst: str, provider: str, mode: str | None = None) -> dict[str, object]:
+    where = {"name": SERVED_IN_ORDER, "form": TMPFS, "provider": provider, "mode": mode}
+    return {**_in_order(dst), **where}
+
+
 # Their rows are measured if they are named.
 STORAGE_TARGETS: Final = (
     Target(_in_order("host"), min_of_other=0.97),
     Target(_at_random(DISK), min_of_other=0.8),
     Target(_at_random(TMPFS), min_of_other=0.6),
     Target(_in_order("sim"), min_of_other=0.85),
+    Target(_served("host", "shm"), min_of_other=0.9),
+    Target(_served("sim", "shm"), min_of_other=0.85),
+    Target(_served("host", "tcp"), min_of_other=0.9),
+    *(Target(_served("host", "shm", several_clients(count)), min_of_other=0.9) for count in CLIENTS),
+    Target({**_at_random(TMPFS), "name": SERVED_RANDOM}, min_of_other=0.5),
 )
 _ALL_TARGETS: Final = (*TARGETS, *GPU_TARGETS, *STORAGE_TARGETS)
 
