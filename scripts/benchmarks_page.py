@@ -99,9 +99,9 @@ The same reads of a file in /dev/shm that a server in another process serves, ov
 the same Ring and the same check of every byte. Over shm they take turns with reads of the same file by the client
 itself, without a server, and with fio; over tcp with a raw stream of as many bytes between two processes, over one
 blocking socket; those into a simulated GPU with the same into host memory; and several client processes, whose bytes
-are added, with one of them alone. The ratio is to what they take turns with, but for fio. CPU is the processor time of all clients, and of the server, for
-10^9 bytes. fio's, here and above, is that of its process with the kernel's threads that read for it, less what a run of
-10 ms takes; the stream's was not measured.
+are added, with one of them alone. The ratio is to what they take turns with, but for fio. CPU is the processor time of
+all clients, and of the server, for 10^9 bytes. fio's, here and above, is that of its process with the kernel's threads
+that read for it, less what a run of 10 ms takes; the stream's was not measured.
 
 """
 
