@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +14,9 @@ import zerohop as zh
 from zerohop import limits
 from zerohop._native import Reason, Status
 from zerohop.errors import CANCELLED, from_native, limit_for, out_of_memory, said_by_peer, too_many_threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KINDS = [
     zh.ZerohopError,
@@ -187,11 +192,40 @@ class TestLimits:
 
     def test_threads_without_room_for_a_stack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The number of threads is not what is short then, and raising its limit would not help."""
-        values = {resource.RLIMIT_AS: 1 << 20, resource.RLIMIT_NPROC: 100, resource.RLIMIT_STACK: 8 << 20}
-        monkeypatch.setattr(resource, "getrlimit", lambda which: (values[which], values[which]))
+        for short, option in (("RLIMIT_AS", "ulimit -v"), ("RLIMIT_DATA", "ulimit -d")):
+            values = {getattr(resource, short): 1 << 20, resource.RLIMIT_NPROC: 100, resource.RLIMIT_STACK: 8 << 20}
+            monkeypatch.setattr(resource, "getrlimit", lambda which, values=values: (values.get(which, -1), -1))
+            error = too_many_threads()
+            assert (error.limit, error.value) == (short, 1 << 20)
+            assert option in error.fix
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_threads_of_a_control_group(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: int) -> None:
+        """The group that this one is in may be full, too; ``ulimit -u`` would not help."""
+        (tmp_path / "member").write_text(f"{'8:pids' if version == 1 else '0:'}:/outer/inner\n3:cpu:/other\n")
+        groups = tmp_path / "groups"
+        outer = groups / ("pids" if version == 1 else "") / "outer"
+        for group, most, now in ((outer, "64", "64"), (outer / "inner", "max", "3")):
+            group.mkdir(parents=True)
+            (group / "pids.max").write_text(f"{most}\n")
+            (group / "pids.current").write_text(f"{now}\n")
+        monkeypatch.setattr(limits, "_GROUPS", groups)
+        monkeypatch.setattr(limits, "_MEMBER_OF", tmp_path / "member")
         error = too_many_threads()
-        assert (error.limit, error.value) == ("RLIMIT_AS", 1 << 20)
-        assert "ulimit -v" in error.fix
+        assert (error.limit, error.value) == ("pids.max", 64)
+        assert "pids.max of the control group" in error.fix
+        (outer / "pids.current").write_text("5\n")
+        assert too_many_threads().limit != "pids.max"
+
+    def test_threads_of_root(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The system does not hold root to RLIMIT_NPROC."""
+        monkeypatch.setattr(limits, "_control_groups", list)
+        monkeypatch.setattr(
+            limits, "_rlimit", lambda name: limits.Limit(name, 100 if name == "RLIMIT_NPROC" else -1, "")
+        )
+        for user, limit in ((1000, "RLIMIT_NPROC"), (0, "kernel.threads-max")):
+            monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+            assert too_many_threads().limit == limit
 
     @pytest.mark.parametrize("limit", [1 << 30, resource.RLIM_INFINITY])
     @pytest.mark.parametrize("words", ["", "Unable to allocate 1.00 GiB"])

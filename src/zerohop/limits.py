@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _NOFILE: Final = "RLIMIT_NOFILE"
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_MEMBER_OF: Final = Path("/proc/self/cgroup")
 _COMMANDS: Final = {
     _NOFILE: "ulimit -n 65536",
     "RLIMIT_MEMLOCK": "ulimit -l unlimited",
     "RLIMIT_AS": "ulimit -v unlimited",
+    "RLIMIT_DATA": "ulimit -d unlimited",
     "RLIMIT_FSIZE": "ulimit -f unlimited",
     "RLIMIT_NPROC": "ulimit -u unlimited",
     "fs.file-max": "sysctl -w fs.file-max=1000000",
@@ -67,14 +70,17 @@ def of_memory() -> Limit | None:
 
 def of_threads() -> Limit:
     """Return the limit behind a thread that could not be started."""
-    threads, space = _rlimit("RLIMIT_NPROC"), _finite("RLIMIT_AS")
-    if space is not None and _mapped_bytes() + _stack_bytes() + _GIVEN_BACK > space.value:
-        return space
+    for name, used in (("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")):
+        space = _finite(name)
+        if space is not None and _bytes_of(used) + _stack_bytes() + _GIVEN_BACK > space.value:
+            return space
     for group in _control_groups():
         allowed = _number(group / "pids.max")
         if allowed and _number(group / "pids.current") >= allowed - 1:
             return Limit("pids.max", allowed, _COMMANDS["pids.max"])
-    return threads if threads.value > 0 else _sysctl("kernel.threads-max")
+    threads = _rlimit("RLIMIT_NPROC")
+    # The system does not hold root to this one.
+    return threads if threads.value > 0 and os.geteuid() != 0 else _sysctl("kernel.threads-max")
 
 
 def _of_descriptors() -> Limit:
@@ -108,12 +114,13 @@ def _sysctl(name: str) -> Limit:
     return Limit(name, _number(Path("/proc/sys") / name.replace(".", "/")), _COMMANDS[name])
 
 
-def _mapped_bytes() -> int:
-    """Return the size of this process's address space; 0 if that cannot be read."""
+def _bytes_of(name: str) -> int:
+    """Return a size of this process's, as /proc/self/status names it; 0 if that cannot be read."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError):
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
         return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def _stack_bytes() -> int:
@@ -123,12 +130,17 @@ def _stack_bytes() -> int:
 
 def _control_groups() -> list[Path]:
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        lines = _MEMBER_OF.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    root = Path("/sys/fs/cgroup")
-    names = [line.partition("::")[2].lstrip("/") for line in lines if "::" in line]
-    return [root / name for name in names] + [root, root / "pids"]
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "pids"):
+            # A group's own limit counts, and those of the groups that it is in.
+            group = Path(path.lstrip("/"))
+            found += [_GROUPS / controllers / each for each in (group, *group.parents)]
+    return found
 
 
 def _number(path: Path) -> int:

@@ -5,6 +5,7 @@ Each limit is set in a peer process of the test's own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -299,10 +300,13 @@ class TestImportingMemory:
 
 def test_a_thread_that_found_no_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of address space is named, also where some was given back since; where there is plenty it is not."""
-    mapped = limits._mapped_bytes()
+    mapped = limits._bytes_of("VmSize")
+    monkeypatch.setattr(limits, "_control_groups", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(limits, "_rlimit", lambda name: limits.Limit(name, 100, ""))
     for free, expected in ((0, "RLIMIT_AS"), (limits._stack_bytes() + 3 * MIB, "RLIMIT_AS"), (1 << 40, "RLIMIT_NPROC")):
         space = limits.Limit("RLIMIT_AS", mapped + free, "")
-        monkeypatch.setattr(limits, "_finite", lambda _, space=space: space)
+        monkeypatch.setattr(limits, "_finite", lambda name, space=space: space if name == space.name else None)
         assert limits.of_threads().name == expected
 
 
