@@ -213,6 +213,7 @@ def test_memory_that_is_partly_gone(
             found = {each.index: each for each in ring.wait(min_results=3, timeout=PATIENCE_S)}
             assert [found[i].result for i in range(3)] == [PAGE, 0, PAGE]
             assert [found[i].error is None for i in range(3)] == [True, False, True]
+            assert "memory gone" in str(found[1].error)
         here = np.fromfile(tmp_path / "data", np.uint8)
         if for_read:
             assert (mapped[: 2 * PAGE] == there[: 2 * PAGE]).all()

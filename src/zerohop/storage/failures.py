@@ -23,6 +23,12 @@ _FIXES: Final = {
     errno.EROFS: "mount the file system for writing",
     errno.EBADF: 'open the file for this: mode "r" reads, "w" and "x" write, "r+" does both',
     errno.EISDIR: "name a file, not a folder",
+    errno.EFAULT: "keep the memory as long as it is used, and a file that it maps as long as it was",
+}
+# What the system's own words do not tell.
+_WORDS: Final = {
+    errno.EXDEV: "the path leads out of the store",
+    errno.EFAULT: "memory gone: bytes of the memory are not there any more",
 }
 # The fixes of opening a file, which are of no use for folders.
 _OF_OPENING: Final = {errno.EEXIST: 'open it with mode "r+" or "w", or remove it first'}
@@ -36,8 +42,8 @@ def of_errno(
 ) -> StorageError:
     """Return the error for a number of the system's."""
     text = said or os.strerror(number)
-    if number == errno.EXDEV and not said:
-        text = "the path leads out of the store"
+    if not said:
+        text = _WORDS.get(number, text)
     return StorageError(
         f"{text}: {shown_path(path)}" if path else text,
         errno=number,
