@@ -112,12 +112,16 @@ class RemoteRing:
         keep, region = _Ends(file, memory), region_of(memory.view)
         try:
             numbers = file.lane_number, memory.number and memory.number.number
-            return self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
-        finally:
+            added = self._native.prepare_served(*numbers, keep, region, part_offset, part_nbytes, *arrays)
+        except BaseException:
             # A signal's handler may have raised after native code has taken it.
             if not self._native.keeps(keep):
                 memory.release()
-            self._release_dropped()
+            raise
+        if added is None:
+            memory.release()
+        self._release_dropped()
+        return added
 
     def submit(self, count: int) -> None:
         """Begin the first transfers that were added."""
