@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,3 +106,18 @@ def test_opening_a_server(open_context: OpenContext, tmp_path: Path) -> None:
         storage.Server(tmp_path, ctx=ctx, memory=4 * MIB).close()
 
     at_each_line(lambda: servers.append(storage.Server(tmp_path, ctx=ctx, memory=4 * MIB)), check, stride=5)
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["folder", "client"])
+def test_a_store_that_is_dropped_then(tmp_path: Path, served: bool) -> None:
+    """What opening or closing has left goes with it, and with its Context."""
+    with ExitStack() as opened:
+        where = opened.enter_context(storage.Server(tmp_path)).url if served else tmp_path
+
+        def action() -> None:
+            storage.open_store(where).close()
+
+        action()
+        gc.collect()
+        before = holdings()
+        at_each_line(action, lambda: expect_given_back(before, holdings, "this process"), stride=11)

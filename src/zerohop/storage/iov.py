@@ -111,9 +111,9 @@ class Iov(Closeable, NotCopyable):
             self._ended = True
 
     def __del__(self) -> None:
-        # The constructor may have been interrupted.
-        if not getattr(self, "_closed", True):
-            self._closed = True
+        # The constructor may have been interrupted, or close().
+        if not getattr(self, "_ended", True):
+            self._closed = self._ended = True
             self._release()
 
     def __getitem__(self, key: slice) -> View:

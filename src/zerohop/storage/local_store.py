@@ -98,17 +98,23 @@ class LocalStore(Store):
             except OSError as error:  # no descriptor is left
                 raise failures.of_os(error, "open_store", self.folder) from None
             super().__init__(ctx, settings, timeout)
+            queue: FileQueue | None = None
             try:
-                self._queue: FileQueue = self._file_queue(URING_DEPTH, threads, staging_bytes, uring=engine == "auto")
+                queue = self._file_queue(URING_DEPTH, threads, staging_bytes, uring=engine == "auto")
+                self._queue = queue
+                self._here: Memory | None = None  # memory of this side, which every path to another's needs
+                self._closed = False
+                self._join_context()
             except BaseException:
+                self._closed = True
+                self._leave_context()
+                if queue is not None:
+                    queue.close()
                 self._close_context()
                 raise
         except BaseException:
             self._root.close()
             raise
-        self._here: Memory | None = None  # memory of this side, which every path to another's needs
-        self._closed = False
-        self._join_context()
 
     @property
     def engine(self) -> str:
@@ -311,12 +317,13 @@ class LocalStore(Store):
             self._here.close()
 
     def __del__(self) -> None:
-        # The constructor may have raised.
-        if self._closed:
+        # The constructor may have raised, or a signal's handler in the middle of close().
+        queue = getattr(self, "_queue", None)
+        if queue is None or self._ended:
             return
-        self._closed = True
+        self._closed = self._ended = True
         if not self._core.forked:
-            self._queue.close()
+            queue.close()
         self._drop_context()
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import ctypes
 import functools
 import threading
@@ -82,10 +83,10 @@ class ControlThread:
         return self._queue(callback, *args)
 
     def _queue(self, callback: Callable[..., object], *args: Any) -> bool:
-        self._calls.append((callback, args))
-        if self._woken:
-            return True
         try:
+            self._calls.append((callback, args))
+            if self._woken:
+                return True
             self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
         except BaseException as error:
@@ -93,7 +94,11 @@ class ControlThread:
             self._woken = False
             if isinstance(error, RuntimeError) and self.loop.is_closed():
                 return False
-            # It is a signal's handler's, or a RecursionError, which is a RuntimeError, too.
+            # It is a signal's handler's, or a RecursionError, which is a RuntimeError, too. The call may be queued: it
+            # may keep alive what would otherwise make the next call.
+            if not isinstance(error, Exception):
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(self._run_calls)
             raise
         self.refused = self.refused or self.loop.refusal
         return self.refused is None

@@ -28,4 +28,8 @@ class RemoteFile:
     def __del__(self) -> None:
         close = getattr(self, "_close", None)  # the constructor may have been interrupted
         if close is not None:
-            close(self.number)
+            try:
+                close(self.number)
+            except BaseException:  # of a signal's handler: nobody can close it again
+                close(self.number)
+                raise

@@ -166,9 +166,9 @@ class RemoteStore(ServedTransfers):
             self._on_control_thread(self._leave)
 
     def __del__(self) -> None:
-        # The constructor may have raised.
-        if not self._closed:
-            self._closed = True
+        # The constructor may have raised, or a signal's handler in the middle of close().
+        if hasattr(self, "_left") and not self._ended:
+            self._closed = self._ended = True
             if not self._core.forked:
                 self._on_control_thread(self._leave)
             self._drop_context()
