@@ -186,8 +186,7 @@ void register_file_rings(nb::class_<PyFileQueue>& queue, nb::module_& m) {
              "Begins the first transfers that were added. After an error the rest is still there.")
         .def("refuse", &refuse, nb::arg("userdata"), nb::arg("error"),
              "Gives a transfer that is not carried out its result, an errno, and returns its index; None if the ring "
-             "has "
-             "no room for it.")
+             "has no room for it.")
         .def("cancel", &cancel, nb::arg("userdata").none(), nb::arg("first"),
              "Ends transfers with this userdata, or all, as soon as nothing uses their memory; returns their number, "
              "and how many of them were among the first that were added.")

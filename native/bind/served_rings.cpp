@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -101,13 +102,20 @@ void submit_served(PyRing& self, size_t count) {
 // Returns the transfers that have to be asked for by messages: what Python has kept for them, and their numbers.
 nb::typed<nb::list, nb::any> take_left(PyRing& self) {
     nb::list taken;
-    for (const Left& each : self.left) {
-        const std::span<const Range> ranges = each.ranges;
-        taken.append(nb::make_tuple(each.keep, bytes_of(ranges, &Range::file_offset),
-                                    bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
-                                    bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
+    // Python makes objects below, and may let another thread add to what is left meanwhile.
+    std::vector<Left> left = std::exchange(self.left, {});
+    try {
+        for (const Left& each : left) {
+            const std::span<const Range> ranges = each.ranges;
+            taken.append(nb::make_tuple(each.keep, bytes_of(ranges, &Range::file_offset),
+                                        bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
+                                        bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
+        }
+    } catch (...) { // there is no memory: the next call takes all
+        std::move(self.left.begin(), self.left.end(), std::back_inserter(left));
+        self.left = std::move(left);
+        throw;
     }
-    self.left.clear();
     return nb::borrow<nb::typed<nb::list, nb::any>>(taken);
 }
 
@@ -153,7 +161,8 @@ void def_served_rings(nb::class_<PyRing>& ring) {
                        std::any_of(self.dropped.begin(), self.dropped.end(),
                                    [&](const nb::object& each) { return each.is(keep); });
             },
-            nb::arg("keep"), "True if transfers that have not begun have this `keep`, or take_dropped() will return it.")
+            nb::arg("keep"),
+            "True if transfers that have not begun have this `keep`, or take_dropped() will return it.")
         .def("submit_served", &submit_served, nb::arg("count"),
              "Begins the first transfers that were added. Those that have to be asked for by messages are left.")
         .def_prop_ro("has_left", [](const PyRing& self) { return !self.left.empty(); })
