@@ -111,7 +111,7 @@ nb::typed<nb::list, nb::any> take_left(PyRing& self) {
                                         bytes_of(ranges, &Range::memory_offset), bytes_of(ranges, &Range::nbytes),
                                         bytes_of(ranges, &Range::userdata), bytes_of(ranges, &Range::index)));
         }
-    } catch (...) { // there is no memory: the next call takes all
+    } catch (...) { // whatever it is, such as no memory: nothing was taken, and the next call takes all
         std::move(self.left.begin(), self.left.end(), std::back_inserter(left));
         self.left = std::move(left);
         throw;

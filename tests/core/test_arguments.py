@@ -239,6 +239,7 @@ def test_tensors_as_arrays_of_integers(given: Given) -> None:
 
 def test_tensors_as_pairs(given: Given) -> None:
     torch = pytest.importorskip("torch")
+    # One of the tensors that cannot be iterated is of MKL-DNN's, which builds of torch for other processors lack.
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no MKL-DNN")
     tensor = torch.zeros(4).to_mkldnn()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from support.fixtures import StartPeer
 
 PAGE = 4096
-# What the allocator and the interpreter keep, and how far the kernel's own count may be off for each processor.
+# The allocator and the interpreter keep some bytes, and the kernel's own count may be off by some for each processor.
 _PROCESSORS = os.cpu_count() or 1
 SPARE = 2 * MIB + 2 * _PROCESSORS * max(32, 2 * _PROCESSORS) * PAGE
 
@@ -85,7 +85,7 @@ def make(folder: Path, shapes: dict[str, list[tuple[int, ...]]]) -> None:
 
 
 def of_headers(folder: Path) -> int:
-    """What reading the headers may take, as docs/loaders.md has it."""
+    """Return the bytes that reading the headers may take, as docs/loaders.md has it."""
     total = 0
     for path in folder.glob("model-*.safetensors"):
         found = layout.read_layout(path)

@@ -67,7 +67,7 @@ class Reads:
 
 @DIRECT
 def test_permission_that_is_lost(store: Store, tmp_path: Path, direct: bool | None) -> None:
-    """Who has a file open goes on with it; whoever opens it anew is refused, with what to look at."""
+    """A file that is open goes on to be of use; opening it anew is refused, and the error says where to look."""
     there = pattern(1, NBYTES)
     path, folder = tmp_path / "data", tmp_path / "folder"
     path.write_bytes(there.tobytes())
@@ -123,11 +123,11 @@ def test_a_name_that_is_lost(store: Store, tmp_path: Path, how: str, direct: boo
     with store.open("data", "r+", direct=direct).result(PATIENCE_S) as file:
         reads = Reads(store, file)
         if how == "replaced":
-            os.replace(tmp_path / "other", tmp_path / "data")  # noqa: PTH105  # as the calls beside it
+            (tmp_path / "other").replace(tmp_path / "data")
         elif how == "replaced by the store":
             store.rename("other", "data").result(PATIENCE_S)
         elif how == "removed":
-            os.unlink(tmp_path / "data")  # noqa: PTH108  # as the calls beside it
+            (tmp_path / "data").unlink()
         else:
             store.unlink("data").result(PATIENCE_S)
         reads.expect(old)
@@ -193,7 +193,7 @@ def test_an_end_that_comes_nearer(store: Store, tmp_path: Path, left: int, direc
                 # Linux clears the rest of the pages that it cuts, which a read may have at hand at that moment.
                 beyond = target[left:done]
                 assert ((beyond == there[left:done]) | (beyond == 0)).all()
-            # What begins now ends there, and touches nothing beyond.
+            # A transfer that begins now ends there, and touches nothing beyond.
             later = np.full(NBYTES, 0xEE, np.uint8)
             operation = file.read_into(later, short=short)
             if short:

@@ -33,6 +33,7 @@ def pages_to_be_written(path: Path) -> int:
     everything = (ctypes.c_uint64 * 2)(0, 0)
     with path.open("rb") as file:
         libc = ctypes.CDLL(None, use_errno=True)
+        # Nothing else tells which pages of one file are still to be written.
         if libc.syscall(_CACHESTAT, file.fileno(), everything, found, 0) != 0:
             pytest.skip(f"no cachestat() before Linux 6.5: {os.strerror(ctypes.get_errno())}")
     return int(found[1] + found[2])

@@ -95,7 +95,7 @@ def test_a_long_write_tells_what_is_there_from_the_start(store: Store, disk: Pat
 @pytest.mark.parametrize("direct", [True, None, False], ids=["direct", "either", "cached"])
 @pytest.mark.parametrize("how", [*LOCAL, *SERVED])
 def test_a_disk_that_is_written_past_the_page_cache(no_leaks: None, how: str, direct: bool | None) -> None:
-    """What is said to be there is there, and all of it is once there is room."""
+    """The bytes that the error tells of are there, and a write again puts all of them there once there is room."""
     source = pattern(6, 24 * MIB)
     with (
         small_ext4(24 * MIB) as disk,

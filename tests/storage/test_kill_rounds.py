@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +33,13 @@ ROUNDS = pytest.mark.parametrize(
     "rounds", [10, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(patience(300))])]
 )
 BEFORE = pattern(1, FILE_BYTES)
-# What the allocator keeps, and what grows with the first uses. A block of a client's that stays would be as much in a
-# few rounds.
+# The allocator keeps some memory, and some grows with the first uses. A block of a client's that stays would be as much
+# in a few rounds.
 SPARE_KIB = 12 * 1024
+
+
+def _is_as_long(log: Path, nbytes: int) -> bool:
+    return log.stat().st_size >= nbytes
 
 
 def held() -> Holdings:
@@ -92,7 +97,8 @@ def test_clients_that_are_killed_while_they_write(
             peer.call(Service.open_file, "data")
             peer.start(Service.write_blocks, str(log))
             # Before its first write is acknowledged, or once it has gone through the file, or a part of it.
-            eventually(lambda number=number: log.stat().st_size >= number * 7 % 50, "it does not write")  # type: ignore[misc]  # mypy takes no default here
+            wanted = number * 7 % 50
+            eventually(functools.partial(_is_as_long, log, wanted), "it does not write")
             peer.kill()
             peer.reap()
             eventually(lambda: server.statistics().clients == 0, "the client stays")

@@ -40,6 +40,7 @@ def small_disk(nbytes: int, inodes: int = 1000) -> Iterator[Path]:
 def small_ext4(nbytes: int) -> Iterator[Path]:
     """Lend the root of a new ext4 of `nbytes` in all, whose files can be written past the page cache."""
     _check_root()
+    # Machines without e2fsprogs have the tests over tmpfs.
     if shutil.which("mkfs.ext4") is None or shutil.which("losetup") is None:
         pytest.skip("this machine lacks mkfs.ext4 or losetup")
     with tempfile.NamedTemporaryFile(prefix="zh-disk-") as image:
@@ -76,12 +77,14 @@ def free_bytes(folder: Path) -> int:
 
 
 def _check_root() -> None:
+    # Mounting is root's, and tests of plain users run elsewhere.
     if os.geteuid() != 0:
         pytest.skip("only root makes file systems; a limit of files' sizes is what test_files.py tests for all")
 
 
 def _ran(*command: str) -> str:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    # A container's sandbox may refuse loop devices to root, too.
     if ran.returncode != 0:
         pytest.skip(f"this system makes no file system for the test: {ran.stderr}")
     return ran.stdout
@@ -90,6 +93,7 @@ def _ran(*command: str) -> str:
 def _call(number: int, *arguments: int | bytes | None) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     result: int = libc.syscall(number, *arguments)
+    # A container's sandbox, or a kernel before 5.2, may refuse these calls to root, too.
     if result < 0:
         error = ctypes.get_errno()
         pytest.skip(f"this system makes no file system for the test: {os.strerror(error)}")

@@ -25,7 +25,7 @@ _FIXES: Final = {
     errno.EISDIR: "name a file, not a folder",
     errno.EFAULT: "keep the memory as long as it is used, and a file that it maps as long as it was",
 }
-# What the system's own words do not tell.
+# Words for numbers whose own words in the system tell too little.
 _WORDS: Final = {
     errno.EXDEV: "the path leads out of the store",
     errno.EFAULT: "memory gone: bytes of the memory are not there any more",

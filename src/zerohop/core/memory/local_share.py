@@ -69,7 +69,7 @@ class LocalShare:
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # The share keeps the Memory alive, because a peer cannot know that the last reference to it went away here.
         self.memory: Shared | None = None
-        # The same of a loose share, which does not.
+        # A loose share does not keep it alive.
         self.loose_memory: weakref.ref[Shared] | None = None
         # The object that a closed Memory leaves until all peers have given the share back.
         self.keep: object = None

@@ -42,7 +42,7 @@ class Rpc:
         self._channel = channel
         self._number = 0
         self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
-        # What takes the answers to calls whose callers have stopped to wait.
+        # Functions that take the answers to calls whose callers wait no longer, by the number of the call.
         self._late: dict[int, Callable[[bytes], object]] = {}
 
     async def call(
