@@ -78,6 +78,8 @@ def have_filled(iov: hf3fs_iov, path: Path) -> None:
     """Have another process read a file into all of an iov."""
     handle = hf3fs_gpu_ipc_handle_t()
     check("iov_export_gpu", hf3fs_iov_export_gpu(iov, handle))
+    # The other process prints to the same place, after the lines that this one has printed.
+    sys.stdout.flush()
     # The bytes of the handle may go any way. Who has them may write to the memory.
     command = [sys.executable, __file__, "--folder", str(path.parent), "--fill-from", path.name]
     subprocess.run(command, input=handle.data, timeout=60, check=True)
@@ -87,7 +89,7 @@ def fill(path: Path, data: bytes) -> None:
     """Read a file into all of an iov of another process, whose handle has these bytes."""
     iov = hf3fs_iov()
     check("iov_import_gpu", hf3fs_iov_import_gpu(iov, hf3fs_gpu_ipc_handle_t(data), str(path.parent)))
-    print(f"imported by process {os.getpid()}: {move(iov, path, read=True)} bytes", flush=True)
+    print(f"imported by process {os.getpid()}: {move(iov, path, read=True)} bytes")
     hf3fs_iovdestroy_gpu(iov)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,9 @@ KINDS = [
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    # A program prints to a pipe in blocks, unless this variable of the test's own environment says otherwise.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment)
     # Where there is no NVRTC, that is said of page lists on a GPU.
     said = [line for line in ran.stderr.splitlines(keepends=True) if "are copied page by page: " not in line]
     ran.stderr = "".join(said)
