@@ -154,6 +154,11 @@ inline constexpr GpuResult kGpuNotSupported = 801;
 inline constexpr GpuResult kGpuFirstCapture = 900;
 inline constexpr GpuResult kGpuLastCapture = 908;
 
+// Flags of the functions above.
+inline constexpr unsigned kGpuPortable = 1;       // host memory usable in all contexts
+inline constexpr unsigned kGpuNoTiming = 2;       // events
+inline constexpr unsigned kGpuGreaterOrEqual = 0; // waits for words
+
 // CUDA's table, from libcuda.so.1.
 [[nodiscard]] const Loaded<GpuApi>& cuda();
 // HIP's table, from libamdhip64. Not verified on hardware.

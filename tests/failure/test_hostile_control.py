@@ -19,6 +19,7 @@ from support.pattern import pattern
 from support.raw_control import RawControl
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
+from zerohop.core.control.address import parse
 from zerohop.core.peers.session import Session
 
 if TYPE_CHECKING:
@@ -123,6 +124,25 @@ def test_a_setup_with_another_number_of_descriptors(
         assert client.hung_up()
     why = "Setup with 1 descriptors in place of 2 or none" if count == 1 else "more descriptors than the message"
     eventually(lambda: any(why in said for said in caplog.messages), "the log does not say why")
+
+
+def test_strangers_do_not_silence_the_log_about_peers(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = open_context(Options(providers=("tcp",)))
+    place = parse(context.url)
+    for number in range(2, 30):
+        with socket.create_connection((place.host, place.port), source_address=(f"127.0.0.{number}", 0)) as stranger:
+            stranger.settimeout(PATIENCE_S)
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            while stranger.recv(4096):
+                pass
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="liar"))
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="liar"))
+        assert client.hung_up()
+    eventually(lambda: any("disconnected 'liar'" in said for said in caplog.messages), "the log does not name the peer")
 
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR zerohop: 'forged'\x1b[31m\u202e"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.stores import open_remote
+from zerohop._native import Status
 from zerohop.core.face import Face
 from zerohop.storage import wire
+from zerohop.storage.failures import of_errno
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +70,10 @@ OF_TRANSFERS = [
     moved(outcomes=bytes(4)),
     moved(outcomes=bytes([99, 0])),
     moved(outcomes=bytes([255, 255]), done=numbers(0)),
+    moved(outcomes=bytes([Status.PENDING.value, 0])),
+    moved(outcomes=bytes([Status.WOULD_BLOCK.value, 0]), done=numbers(0)),
+    wire.Failed("StorageError", "no", "", 1 << 63),
+    wire.Failed("StorageError", "no", "", -5),
     wire.Value(PAGE),
     wire.Welcome(wire.VERSION, "", "", False),
     b"",
@@ -105,7 +112,7 @@ def test_a_write_that_stops_short(liar: Liar, open_context: OpenContext) -> None
 
 def test_a_failure_without_a_number(liar: Liar, open_context: OpenContext) -> None:
     """An outcome of failure with all bytes moved is still a failure."""
-    liar.answer = moved(outcomes=bytes([zh._native.Status.FILE_ERROR.value, 0]))
+    liar.answer = moved(outcomes=bytes([Status.FILE_ERROR.value, 0]))
     with open_remote(liar.context.url, open_context(Options())) as store:
         file = store.open("data").result(PATIENCE_S)
         with pytest.raises(zh.ZerohopError):
@@ -133,6 +140,7 @@ CALLS: list[Callable[[Any], Any]] = [
         *(wire.Stat({**FACTS, name: value}) for name, value in ODD_FACTS),
         wire.Value(-1),
         wire.Value(3),
+        wire.Failed("StorageError", "no", "", 1 << 31),
         moved(),
         wire.Welcome(wire.VERSION, "", "", False),
         b"\xc1",
@@ -169,6 +177,25 @@ def test_texts_stay_on_their_line(liar: Liar, open_context: OpenContext, answer:
         for text in (str(error), store.engine, store.why_no_uring, repr(store)):
             assert text.isprintable(), text
             assert len(text) < 5000
+
+
+@pytest.mark.parametrize("answer", [("Closed", 0), ("ValueError", 0), ("LimitReached", 0), ("StorageError", 2)], ids=repr)
+def test_whose_words_they_are(liar: Liar, open_context: OpenContext, answer: tuple[str, int]) -> None:
+    """Nobody takes a server's words for this library's, nor types what a server tells them to without knowing that."""
+    kind, number = answer
+    liar.answer = wire.Failed(kind, "it's broken", "curl there | sh", number, b"")
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        error = store.stat("data").exception(PATIENCE_S)
+        assert r"the server says: 'it\'s broken'" in str(error)
+        assert str(error).count("curl there") == str(error).count("the server says: 'curl there | sh'")
+
+
+def test_the_words_of_this_library_for_a_number(liar: Liar, open_context: OpenContext) -> None:
+    """An error of the system is told as a Store of this machine tells it."""
+    liar.answer = wire.Failed("StorageError", "No such file or directory: 'data'", "curl there | sh", errno.ENOENT, b"data")
+    with open_remote(liar.context.url, open_context(Options())) as store:
+        error = store.stat("data").exception(PATIENCE_S)
+        assert str(error) == str(of_errno(errno.ENOENT, "stat", "data"))
 
 
 def test_a_way_that_there_is_not(liar: Liar, open_context: OpenContext) -> None:

@@ -6,8 +6,6 @@ namespace zerohop::accel::gpu {
 
 namespace {
 
-constexpr unsigned kGreaterOrEqual = 0;
-
 void* handle_of(uint64_t native_stream) {
     return reinterpret_cast<void*>(native_stream);
 }
@@ -56,7 +54,7 @@ std::shared_ptr<Gate> gate_foreign(const std::shared_ptr<DeviceState>& device, u
     auto gate = std::make_shared<WordGate>(device);
     check(
         device->api,
-        device->api.stream_wait32(handle_of(native_stream), gate->word.address(), gate->word.value(), kGreaterOrEqual),
+        device->api.stream_wait32(handle_of(native_stream), gate->word.address(), gate->word.value(), shim::kGpuGreaterOrEqual),
         "the stream cannot wait");
     return gate;
 }

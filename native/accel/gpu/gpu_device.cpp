@@ -12,8 +12,6 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kSlab = 64 * 1024;
-constexpr unsigned kPortable = 1; // host memory usable in all contexts
-constexpr unsigned kNoTiming = 2;
 constexpr int kThisContext = 0;
 constexpr int kToOwner = 100;
 
@@ -35,7 +33,7 @@ public:
             check(api, api.context_synchronize(), "the device cannot be waited for");
             return;
         }
-        check(api, api.event_create(&event_, kNoTiming), "no event on the device");
+        check(api, api.event_create(&event_, shim::kGpuNoTiming), "no event on the device");
         check(api, api.context_record(context, event_), "the device cannot be waited for");
     }
 
@@ -99,7 +97,7 @@ std::atomic<uint32_t>* WordPool::take(const GpuApi& api) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         void* slab = nullptr;
-        if (api.host_alloc(&slab, kSlab, kPortable) != 0) {
+        if (api.host_alloc(&slab, kSlab, shim::kGpuPortable) != 0) {
             return nullptr;
         }
         for (size_t at = 0; at < kSlab; at += kLine) { // never freed, because a device may write a word late

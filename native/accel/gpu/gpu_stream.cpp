@@ -16,8 +16,6 @@ constexpr unsigned kNonBlocking = 1;
 // Beyond the range: the driver takes its greatest. Our kernels are short, and another process waits for them: they must
 // not queue behind kernels of the user that have not begun.
 constexpr int kGreatestPriority = -1000;
-constexpr unsigned kNoTiming = 2;
-constexpr unsigned kGreaterOrEqual = 0;
 // The stream writes its progress after this many commands or bytes, or when somebody asks: a write takes as long as a
 // small copy, and a caller that posts many commands waits for none of them yet.
 constexpr uint32_t kCommandsPerMark = 16;
@@ -80,7 +78,7 @@ Outcome StreamState::open() {
     if (word_ == nullptr) {
         return {Status::no_memory, Reason::alloc_failed};
     }
-    GpuResult result = api.event_create(&event_, kNoTiming);
+    GpuResult result = api.event_create(&event_, shim::kGpuNoTiming);
     if (result == 0) {
         result = api.stream_create(&stream_, kNonBlocking, kGreatestPriority);
     }
@@ -198,7 +196,7 @@ std::shared_ptr<Gate> StreamState::hold(uint32_t number, uint64_t native_stream,
     }
     if (why.ok()) {
         gate->word.expect_device();
-        why = outcome_of(api.stream_wait32(other, address, value, kGreaterOrEqual));
+        why = outcome_of(api.stream_wait32(other, address, value, shim::kGpuGreaterOrEqual));
     }
     return why.ok() ? gate : nullptr;
 }
@@ -229,7 +227,7 @@ Outcome StreamState::follow(uint64_t native_stream) {
     if (!theirs.ok()) {
         return theirs.outcome();
     }
-    if (result = api.event_create(&event, kNoTiming); result != 0) {
+    if (result = api.event_create(&event, shim::kGpuNoTiming); result != 0) {
         return outcome_of(result);
     }
     if (result = api.event_record(event, other); result == 0) {

@@ -12,7 +12,6 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr size_t kLeast = 32768; // bytes of the smallest buffer
-constexpr unsigned kPortable = 1;
 
 // Keeps free buffers by their size, for the life of the process, because a device may read one late.
 struct Pool {
@@ -37,7 +36,7 @@ std::shared_ptr<PinnedList> PinnedList::of(const GpuApi& api, size_t nbytes) {
             pool().free.erase(found);
         }
     }
-    if (data == nullptr && api.host_alloc(&data, capacity, kPortable) != 0) {
+    if (data == nullptr && api.host_alloc(&data, capacity, shim::kGpuPortable) != 0) {
         return nullptr;
     }
     return std::make_shared<PinnedList>(static_cast<std::byte*>(data), capacity);

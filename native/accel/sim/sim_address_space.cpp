@@ -18,10 +18,6 @@ void* reserve(void* at, size_t nbytes, int flags) {
     return ::mmap(at, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
 
-void* pointer(uint64_t address) {
-    return reinterpret_cast<void*>(address);
-}
-
 } // namespace
 
 AddressSpace::~AddressSpace() {

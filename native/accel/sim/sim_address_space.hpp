@@ -12,6 +12,10 @@
 
 namespace zerohop::accel::sim {
 
+inline void* pointer(uint64_t address) {
+    return reinterpret_cast<void*>(address);
+}
+
 // Not thread-safe: SimMemory guards it.
 class AddressSpace {
 public:

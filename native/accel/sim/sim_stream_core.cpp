@@ -1,5 +1,6 @@
 #include "accel/sim/sim_stream_core.hpp"
 
+#include "accel/sim/sim_address_space.hpp"
 #include "base/guarded.hpp"
 #include "base/sync.hpp"
 
@@ -27,10 +28,6 @@ constexpr auto kSpinBelow = 50us;
 // silently.
 constexpr auto kFirstNap = 50us;
 constexpr auto kLongestNap = 1000us;
-
-void* pointer(uint64_t address) {
-    return reinterpret_cast<void*>(address);
-}
 
 std::atomic_ref<uint32_t> word_at(uint64_t address) {
     return std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(pointer(address)));

@@ -21,7 +21,7 @@ from zerohop._native import (
     stop_posting,
 )
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
-from zerohop.core.base.peer_text import one_line
+from zerohop.core.base.peer_text import one_line, quoted
 from zerohop.core.base.resource import AsyncCloseable, Closeable, NotCopyable
 from zerohop.core.base.sandbox import random_bytes
 from zerohop.core.context import Context
@@ -37,7 +37,7 @@ from zerohop.core.memory.register import Local, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
 from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import PeerLink as Link
-from zerohop.core.peers.service import Refusal
+from zerohop.core.peers.service import NOTHING_AFTER, After, Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST",
+    "NOTHING_AFTER",
     "Address",
+    "After",
     "Closeable",
     "Context",
     "Explanation",
@@ -95,6 +97,7 @@ __all__ = [
     "offset_of",
     "one_line",
     "parse_url",
+    "quoted",
     "random_bytes",
     "region_of",
     "seconds_of",
@@ -385,17 +388,8 @@ def keep_reached(route: Route) -> object:
     return None if route.imported is None else Kept(route.imported)
 
 
-async def call(
-    link: Link,
-    service: str,
-    body: bytes,
-    then: Callable[[bytes], object] | None = None,
-    late: Callable[[bytes], object] | None = None,
-) -> bytes:
+async def call(link: Link, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:
     """Call a service of the peer, and return its answer. On the control thread.
-
-    ``then`` is called with the answer before any later message of the peer is handled; ``late`` with one that comes
-    after the operation's deadline, or its cancellation, and that nobody gets.
 
     Raises:
         ZerohopError: the service refused; Unsupported if the peer has no such service.
@@ -404,7 +398,7 @@ async def call(
     """
     if link.session is None:
         raise PeerLost("the peer is gone", peer=link.peer)
-    return await link.session.call(service, body, then, late)
+    return await link.session.call(service, body, after)
 
 
 def send(link: Link, service: str, body: bytes) -> None:

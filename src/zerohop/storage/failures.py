@@ -41,9 +41,7 @@ def of_errno(
     number: int, operation: str, path: str, *, bytes_done: int = 0, said: str = "", fix: str = ""
 ) -> StorageError:
     """Return the error for a number of the system's."""
-    text = said or os.strerror(number)
-    if not said:
-        text = _WORDS.get(number, text)
+    text = said or words_of(number)
     return StorageError(
         f"{text}: {shown_path(path)}" if path else text,
         errno=number,
@@ -52,6 +50,11 @@ def of_errno(
         operation=operation,
         bytes_done=bytes_done,
     )
+
+
+def words_of(number: int) -> str:
+    """Return the words for a number of the system's."""
+    return _WORDS.get(number) or os.strerror(number)
 
 
 def shown_path(path: str) -> str:

@@ -31,6 +31,7 @@ _Queue: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 # The number that stands for a file or memory in messages over a lane (native/storage/file_messages.hpp).
 LaneNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 _Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Errno: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 12)]
 _Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=32)]
 # The way that bytes took; empty: none.
 _How: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(mapped|peer|shm|p2p|tcp|verbs|)\Z")]
@@ -252,7 +253,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     kind: _Word
     said: str
     fix: str
-    errno: int
+    errno: _Errno
     path: Path = b""
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from zerohop._native import Reason, Status
-from zerohop.core.face import Refusal, call, parse_url, random_bytes, send
+from zerohop.core.face import After, Refusal, call, parse_url, random_bytes, send
 from zerohop.errors import PeerLost, ProtocolError
 from zerohop.shown import shown
 
@@ -177,7 +177,7 @@ class Pairing:
             # The queue takes the peer's notifications before the call, because the peer may write before it answers.
             end._group.expect(link)
             join = _Join(to=to, me=self.id, queue=end._group.number)
-            await call(link, SERVICE, _encode(join), lambda _: self._answered(link, to, queue))
+            await call(link, SERVICE, _encode(join), After(then=lambda _: self._answered(link, to, queue)))
         except BaseException:
             if self._given_up(attempt):
                 leave(link, to, self.id)

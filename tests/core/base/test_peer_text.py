@@ -39,6 +39,9 @@ def test_what_is_printable_stays(text: str) -> None:
 
 def test_quotes_cannot_be_ended() -> None:
     assert quoted("x' is gone") == "'x\\' is gone'"
+    # A backslash does not undo that of the quote after it.
+    assert quoted("x\\") == r"'x\\'"
+    assert quoted("x\\' is gone") == r"'x\\\' is gone'"
 
 
 def test_a_bounded_length() -> None:

@@ -11,6 +11,7 @@ import pytest
 from zerohop._native import Status
 from zerohop.core.control import wire
 from zerohop.core.peers.rpc import Rpc
+from zerohop.core.peers.service import After
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,21 +39,23 @@ def late_answers(
 ) -> tuple[list[bytes], BaseException | bytes]:
     """Begin a call, do something to it, and cancel it if it still waits; returns the late answers, and how it ended."""
     found: list[bytes] = []
+    ended: list[bool] = []
 
     async def work() -> BaseException | bytes:
         link: Any = SimpleNamespace(peer="peer", lost=None)
         core: Any = SimpleNamespace(services={})
         taken: Any = channel or Channel()
         rpc = Rpc(core, link, taken)
-        task = asyncio.ensure_future(rpc.call("service", b"", late=found.append))
+        task = asyncio.ensure_future(rpc.call("service", b"", After(late=found.append, ended=lambda: ended.append(True))))
         await asyncio.sleep(0)
         then(rpc, task)
-        (ended,) = await asyncio.gather(task, return_exceptions=True)
+        (result,) = await asyncio.gather(task, return_exceptions=True)
         rpc.on_answer(answer())
         rpc.on_answer(answer())
-        assert not rpc._late
+        await asyncio.sleep(0)
         assert not rpc._pending
-        return ended
+        assert ended == [True]
+        return result
 
     return found, asyncio.run(work())
 
@@ -87,12 +90,14 @@ def test_a_refusal_gives_nothing() -> None:
         core: Any = SimpleNamespace(services={})
         channel: Any = Channel()
         rpc = Rpc(core, link, channel)
-        task = asyncio.ensure_future(rpc.call("service", b"", late=lambda _: pytest.fail("a refusal was given back")))
+        refused = After(late=lambda _: pytest.fail("a refusal was given back"))
+        task = asyncio.ensure_future(rpc.call("service", b"", refused))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         rpc.on_answer(answer(Status.UNSUPPORTED))
-        assert not rpc._late
+        await asyncio.sleep(0)
+        assert not rpc._pending
 
     asyncio.run(work())
 
@@ -108,3 +113,21 @@ def test_a_call_that_was_never_sent() -> None:
     late, ended = late_answers(lambda *_: None, Channel(MemoryError()))
     assert late == []
     assert isinstance(ended, MemoryError)
+
+
+def test_a_call_that_nobody_waits_for() -> None:
+    """Nothing of it stays: nobody is told of its answer."""
+
+    async def work() -> None:
+        link: Any = SimpleNamespace(peer="peer", lost=None)
+        core: Any = SimpleNamespace(services={})
+        channel: Any = Channel()
+        rpc = Rpc(core, link, channel)
+        task = asyncio.ensure_future(rpc.call("service", b""))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert not rpc._pending
+
+    asyncio.run(work())

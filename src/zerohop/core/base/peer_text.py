@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _LONGEST: Final = 500
@@ -24,4 +25,6 @@ def quoted(text: str) -> str:
     """Return text of a peer in quotes, which it cannot end, and cut short if it is long."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}…"
-    return "'" + printable(text).replace("'", "\\'") + "'"
+    # Of backslashes only those before a quote could undo the one that the quote gets.
+    inside = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), printable(text))
+    return f"'{inside}'"

@@ -238,7 +238,8 @@ class Listeners:
         except TimeoutError:
             self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
-            self._control.warn_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
+            # Of a topic of its own: who has proved nothing uses up no warnings about peers.
+            self._control.warn_once(who, "stranger", "disconnected somebody at %s: %s", who, error.reason)
         except ZerohopError as error:  # of this side: a sandbox, or a limit of this process
             self._control.warn_once(who, "own", "cannot serve a peer at %s: %s", who, error)
         except (ChannelEnded, OSError):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from zerohop.core.base.peer_process import unknown_process
 from zerohop.core.lanes.link import Link
+from zerohop.core.peers.service import NOTHING_AFTER, After
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.lanes.imported import Import
@@ -32,13 +32,7 @@ class Conversation(Protocol):
     def begin_import(self, share: Share, registration: Registration) -> asyncio.Future[None] | None:
         """Ask for the peer's memory if that is all that a path lacks; return the future of its end, else None."""
 
-    async def call(
-        self,
-        service: str,
-        body: bytes,
-        then: Callable[[bytes], object] | None = None,
-        late: Callable[[bytes], object] | None = None,
-    ) -> bytes:
+    async def call(self, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:
         """Call a service of the peer, and return its answer."""
 
     def send(self, service: str, body: bytes) -> None:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import Reason, Status
 from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
-from zerohop.core.peers.service import Refusal
+from zerohop.core.peers.service import NOTHING_AFTER, After, Refusal
 from zerohop.core.runtime import eager
 from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zerohop.core.control.channel import Channel
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
@@ -33,6 +31,37 @@ _MAX_CALLS: Final = 4096
 _FAILED: Final = Refusal(Status.PROTOCOL, "the peer failed to answer; its log says how")
 
 
+class _Pending:
+    """Holds a call that the peer has not answered.
+
+    Attributes:
+        answer: what the caller waits for.
+        after: what the caller has asked for beside the answer.
+        left: whether the caller has stopped to wait.
+    """
+
+    def __init__(self, answer: asyncio.Future[bytes], after: After) -> None:
+        self.answer = answer
+        self.after = after
+        self.left = False
+
+    def leave(self) -> None:
+        """Take it that the caller gets no answer, though the peer has the call."""
+        if not self.answer.done():
+            self.left = True
+            if self.after.late is None and self.after.ended is None:
+                self.answer.cancel()
+        elif not self.answer.cancelled() and self.answer.exception() is None and self.after.late is not None:
+            self.after.late(self.answer.result())
+
+    def end(self, body: bytes) -> None:
+        """Give the answer to the caller, or to what takes late ones."""
+        take = self.after.late if self.left else self.after.then
+        if take is not None:
+            take(body)
+        self.answer.set_result(body)
+
+
 class Rpc:
     """Makes and answers the calls of one Connection."""
 
@@ -41,52 +70,38 @@ class Rpc:
         self._link = link
         self._channel = channel
         self._number = 0
-        self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
-        # Functions that take the answers to calls whose callers wait no longer, by the number of the call.
-        self._late: dict[int, Callable[[bytes], object]] = {}
+        self._pending: dict[int, _Pending] = {}
 
-    async def call(
-        self,
-        service: str,
-        body: bytes,
-        then: Callable[[bytes], object] | None = None,
-        late: Callable[[bytes], object] | None = None,
-    ) -> bytes:
+    async def call(self, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:
         """Call a service of the peer, and return its answer.
-
-        ``then`` is called with the answer before any later message of the peer is handled; ``late`` with one that comes
-        after the caller's deadline, or its cancellation, and that nobody gets.
 
         Raises:
             ZerohopError: the service refused; Unsupported if the peer has no such service.
             PeerLost: the peer is gone.
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
-        if len(self._pending) + len(self._late) >= _MAX_CALLS:
+        if len(self._pending) >= _MAX_CALLS:
             raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._link.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        pending = self._pending[number] = _Pending(future, after)
         future.add_done_callback(lambda _: self._pending.pop(number, None))
         # The caller may be gone by then, and asyncio would warn of an exception that nobody fetched.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._pending[number] = future, then
-        asked = False
+        if after.ended is not None:
+            ended = after.ended
+            future.add_done_callback(lambda _: ended())
         try:
             self._channel.post(wire.Call(number=number, service=service, body=body))
-            asked = True
-            await wait_shared(future, self._link, seconds_left())
         except BaseException:
-            if late is not None and asked:
-                self._take_late(number, future, late)
             future.cancel()
             raise
+        try:
+            await wait_shared(future, self._link, seconds_left())
+        except BaseException:
+            pending.leave()
+            raise
         return future.result()
-
-    def _take_late(self, number: int, future: asyncio.Future[bytes], late: Callable[[bytes], object]) -> None:
-        if not future.done():
-            self._late[number] = late
-        elif not future.cancelled() and future.exception() is None:  # it has come, and the caller is not to have it
-            late(future.result())
 
     def send(self, service: str, body: bytes) -> None:
         """Call a service of the peer without waiting for the answer."""
@@ -127,29 +142,21 @@ class Rpc:
 
     def on_answer(self, answer: wire.Answer) -> None:
         """Handle Answer: pass it to the caller of the service; drop it if nobody waits for it."""
-        late = self._late.pop(answer.number, None)
-        if late is not None:
-            if answer.status == Status.OK.value:
-                late(answer.body)
-            return
-        future, then = self._pending.get(answer.number, (None, None))
-        if future is None or future.done():
+        pending = self._pending.get(answer.number)
+        if pending is None or pending.answer.done():
             return
         if answer.status == Status.OK.value:
-            if then is not None:
-                then(answer.body)
-            future.set_result(answer.body)
+            pending.end(answer.body)
             return
         if answer.status not in _REFUSALS:
             raise ProtocolError(f"malformed: an answer of status {answer.status}")
         said = quoted(answer.text) if answer.text else ""
-        future.set_exception(from_native(answer.status, answer.reason, said, peer=self._link.peer))
+        pending.answer.set_exception(from_native(answer.status, answer.reason, said, peer=self._link.peer))
 
     def end(self) -> None:
         """End all calls, because the Connection is lost."""
-        self._late.clear()
-        for future, _ in list(self._pending.values()):
-            future.cancel()
+        for pending in list(self._pending.values()):
+            pending.answer.cancel()
 
 
 def _no_service(_link: PeerLink, _body: bytes) -> bytes:

@@ -25,6 +25,7 @@ from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
+from zerohop.core.peers.service import NOTHING_AFTER, After
 from zerohop.core.peers.teardown import farewell_error, lose, out_of_memory_for, wait_while
 from zerohop.errors import (
     DeadlineExceeded,
@@ -117,7 +118,9 @@ class Session:
             # Native checks raise ValueError or TypeError for values that no correct peer sends; or this Context was
             # closed in the middle of a message, and its engine is gone, which is no fault of the peer.
             if not self._core.closed:
-                self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
+                self._core.control.warn_once(
+                    self._link.peer, "protocol", "disconnected %s: %s", self._link.label, error
+                )
             said = str(error)
             why = said if said.startswith("malformed: ") else f"malformed: {said}"
             self._break_off(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
@@ -153,14 +156,8 @@ class Session:
         finally:
             close_all(fds[1:])
 
-    async def call(
-        self,
-        service: str,
-        body: bytes,
-        then: Callable[[bytes], object] | None = None,
-        late: Callable[[bytes], object] | None = None,
-    ) -> bytes:
-        return await self._rpc.call(service, body, then, late)
+    async def call(self, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:
+        return await self._rpc.call(service, body, after)
 
     def send(self, service: str, body: bytes) -> None:
         self._rpc.send(service, body)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import weakref
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from zerohop import errors
-from zerohop.core.face import call, one_line, send
-from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError
+from zerohop.core.face import NOTHING_AFTER, After, call, quoted, send
+from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, Unsupported, ZerohopError
 from zerohop.storage import wire
-from zerohop.storage.failures import REOPEN, of_errno, server_closed, shown_path
+from zerohop.storage.failures import REOPEN, of_errno, server_closed, shown_path, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from zerohop._native import FileAsking, ServedNumber
     from zerohop.core.face import Link
@@ -124,8 +125,8 @@ class Moves:
             ProtocolError: the answer is another one.
             ZerohopError: what the server reports, or the loss of it.
         """
-        async with self._room:
-            answer = await self.ask_now(request, wanted, kind, path)
+        async with self._place() as given_back:
+            answer = await self.ask_now(request, wanted, kind, path, After(ended=given_back))
         del keep
         return answer
 
@@ -137,7 +138,7 @@ class Moves:
         A number belongs to what asks over the lane when the request is sent. A Store that is closed and opened again
         has another.
         """
-        async with self._room:
+        async with self._place() as given_back:
             asking = self.asking
 
             def give_back(body: bytes) -> None:
@@ -147,8 +148,27 @@ class Moves:
                 if isinstance(late, (wire.Opened, wire.Reached)):
                     self._held(late, asking)  # which nobody holds
 
-            answer = await self.ask_now(request, wanted, kind, path, give_back)
+            answer = await self.ask_now(request, wanted, kind, path, After(late=give_back, ended=given_back))
         return answer, self._held(answer, asking)
+
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[Callable[[], object]]:
+        """Wait for one of the places that calls have, and yield what gives it back.
+
+        Who gives a call up leaves its place taken until the server has answered, because the server counts the call
+        until then.
+        """
+        await self._room.acquire()
+        place = contextlib.ExitStack()
+        place.callback(self._room.release)
+        try:
+            yield place.close  # a second time it does nothing
+        except (DeadlineExceeded, asyncio.CancelledError):
+            raise
+        except BaseException:
+            place.close()
+            raise
+        place.close()
 
     def _held(self, answer: wire.Opened | wire.Reached, asking: FileAsking | None) -> ServedNumber | None:
         """Return what holds the lane number of an answer, and gives it back when it is dropped."""
@@ -162,21 +182,18 @@ class Moves:
         wanted: type[A] | tuple[type[A], ...],
         kind: str,
         path: str,
-        late: Callable[[bytes], object] | None = None,
+        after: After = NOTHING_AFTER,
     ) -> A:
-        """Send a request before this waits for anything, and return the answer; raise as ``ask`` does.
-
-        ``late`` is called with an answer that comes when nobody waits for it any more.
-        """
+        """Send a request before this waits for anything, and return the answer; raise as ``ask`` does."""
         try:
-            body = await self._call(request, late)
+            body = await self._call(request, after)
         except Unsupported:  # something was served here before, as the greeting was answered
             raise server_closed(kind, peer=self.link.peer) from None
         return _parsed(body, wanted, kind, path)
 
-    async def _call(self, request: wire.Request, late: Callable[[bytes], object] | None = None) -> bytes:
+    async def _call(self, request: wire.Request, after: After = NOTHING_AFTER) -> bytes:
         try:
-            return await call(self.link, wire.SERVICE, wire.encode(request), late=late)
+            return await call(self.link, wire.SERVICE, wire.encode(request), after)
         except PeerLost as error:
             error.fix = REOPEN  # a handle, which the connection's own words advise, helps nobody here
             raise
@@ -209,11 +226,19 @@ def _parsed(body: bytes, wanted: type[A] | tuple[type[A], ...], kind: str, path:
 
 
 def _error_of(answer: wire.Failed, kind: str, path: str) -> Exception:
+    fix = _told(answer.fix) if answer.fix else ""
     if answer.errno:
         path = os.fsdecode(answer.path) or path
         said = answer.said.removesuffix(f": {shown_path(path)}") if path else answer.said
-        return of_errno(answer.errno, kind, path, said=one_line(said), fix=one_line(answer.fix))
+        if said == words_of(answer.errno):
+            return of_errno(answer.errno, kind, path)
+        return of_errno(answer.errno, kind, path, said=_told(said), fix=fix)
     if answer.kind == "ValueError":
-        return ValueError(one_line(answer.said))
+        return ValueError(_told(answer.said))
     error = _ERRORS.get(answer.kind, ZerohopError)
-    return error(f"{one_line(answer.said)} (said by the server)", fix=one_line(answer.fix), operation=kind)
+    return error(_told(answer.said), fix=fix, operation=kind)
+
+
+def _told(text: str) -> str:
+    """Return words of the server, as such."""
+    return f"the server says: {quoted(text)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from zerohop.storage.remote.moves import Moves
     from zerohop.storage.remote.remote_file import RemoteFile
     from zerohop.storage.serving.pieces import Numbers
+
+# Statuses that no transfer ends with.
+_NO_END: Final = (Status.PENDING.value, Status.WOULD_BLOCK.value)
 
 
 class Transfer:
@@ -143,6 +146,8 @@ def _take_results(answer: wire.Moved, lengths: Any, records: Any, *, writes: boo
     records["result"] = records["done"]
     if answer.outcomes:
         outcomes = np.frombuffer(answer.outcomes, np.uint8).reshape(count, 2)
+        if bool(np.isin(outcomes[:, 0], _NO_END).any()):
+            raise ProtocolError("malformed: a transfer that has ended otherwise than any does")
         records["status"], records["reason"] = outcomes[:, 0], outcomes[:, 1]
     if writes and bool(((records["status"] == 0) & (records["done"] < lengths)).any()):
         raise ProtocolError("malformed: a write that stopped short without an error")

@@ -85,9 +85,10 @@ class Delivery:
     async def straight(self, reached: Reached, start: int, offsets: Numbers, at: Numbers, lengths: Numbers) -> None:
         """Let the system, or a device, move the bytes between the file and the peer's memory itself."""
         self.results = Results(lengths)
-        for pieces in cut(offsets, at, lengths, _WINDOW_BYTES):
-            if self._is_over(pieces):
-                continue
+        for pieces in cut(offsets, at, lengths, _WINDOW_BYTES, self.results.has_ended):
+            if (status := self._over()) is not None:
+                self.results.fail_rest(pieces, status)
+                break
             await self._through_ring(pieces, reached, start, self._memory.nbytes, pieces.at)
 
     async def by_blocks(
@@ -96,13 +97,24 @@ class Delivery:
         """Move the bytes through blocks of the server's, and between those and the peer over a lane."""
         self.results = Results(lengths)
         at_once = asyncio.Semaphore(_BLOCKS_AT_ONCE)
-        tasks = set()
+        tasks: set[asyncio.Task[None]] = set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            at_once.release()
+            if not task.cancelled() and task.exception() is None:
+                tasks.discard(task)
+            else:  # gather() raises its error
+                self.cancel()
+
         try:
-            for pieces in cut(offsets, at, lengths, blocks.block_bytes):
+            for pieces in cut(offsets, at, lengths, blocks.block_bytes, self.results.has_ended):
                 await at_once.acquire()
+                if (status := self._over()) is not None:
+                    self.results.fail_rest(pieces, status)
+                    break
                 task = asyncio.ensure_future(self._by_block(blocks, client, pieces))
-                task.add_done_callback(lambda _: at_once.release())
                 tasks.add(task)
+                task.add_done_callback(ended)
             await asyncio.gather(*tasks)
         except BaseException:
             self.cancel()
@@ -110,10 +122,9 @@ class Delivery:
             raise
 
     async def _by_block(self, blocks: Blocks, client: Borrower, pieces: Pieces) -> None:
-        if self._is_over(pieces):
-            return
         async with blocks.lent(client) as block:
-            if self._is_over(pieces):  # it may have waited long for a block
+            if (status := self._over()) is not None:  # it may have waited long for a block
+                self.results.fail_all(pieces, status)
                 return
             places = np.cumsum(pieces.lengths) - pieces.lengths
             where = region_of(block), offset_of(block), block.nbytes
@@ -205,21 +216,24 @@ class Delivery:
             self.cancel()
             await self._store.pending("serve", ring.end_when(count, 0), ring)
 
-    def _is_over(self, pieces: Pieces) -> bool:
-        """Tell whether it was cancelled, or its time has passed; the pieces then fail."""
-        late = self._late or (bool(self._deadline_ns) and not self._store.seconds_until(self._deadline_ns))
-        if late or self._cancelled is None:
-            self.results.fail_all(pieces, (Status.DEADLINE if late else Status.CANCELLED).value)
-        return late or self._cancelled is None
+    def _over(self) -> int | None:
+        """Return the status with which what has not begun fails, because of a cancellation or a deadline; else None."""
+        if self._late or (bool(self._deadline_ns) and not self._store.seconds_until(self._deadline_ns)):
+            return Status.DEADLINE.value
+        return Status.CANCELLED.value if self._cancelled is None else None
 
 
 async def _all_of(operations: list[Operation[Any]]) -> None:
     """Wait for the end of all, and raise the first error; the block is another client's afterwards."""
-    failures = []
+    failed = None
     for operation in operations:
         try:
             await operation
         except ZerohopError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+            failed = failed or error
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            # The error has this frame in its traceback, and with it the file that it would keep open.
+            del failed

@@ -9,7 +9,7 @@ import numpy as np
 from zerohop.storage.completion import RECORD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     # Numbers of 64 bits.
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -38,14 +38,22 @@ def chosen(pieces: Pieces, which: np.ndarray[Any, Any] | slice) -> Pieces:
     return Pieces(*(each[which] for each in pieces))
 
 
-def cut(offsets: Numbers, at: Numbers, lengths: Numbers, most_bytes: int) -> Iterator[Pieces]:
-    """Yield all parts of ranges in order, each time as many as have ``most_bytes`` together."""
+def cut(
+    offsets: Numbers, at: Numbers, lengths: Numbers, most_bytes: int, has_ended: Callable[[int], bool]
+) -> Iterator[Pieces]:
+    """Yield all parts of ranges in order, each time as many as have ``most_bytes`` together.
+
+    The rest of a range is left out once ``has_ended`` says so of its number: a client may ask for 2**62 bytes of a
+    file that has four thousand.
+    """
     ends = np.cumsum(lengths)
     long = np.flatnonzero(lengths > most_bytes)
     first = 0
     while first < len(lengths):
         if lengths[first] > most_bytes:  # it goes by itself, in several parts
             for start in range(0, int(lengths[first]), most_bytes):
+                if has_ended(first):
+                    break
                 size = min(most_bytes, int(lengths[first]) - start)
                 one = slice(first, first + 1)
                 yield Pieces(
@@ -105,6 +113,18 @@ class Results:
         records = np.zeros(len(pieces.ranges), RECORD)
         records["status"], records["reason"] = status, reason
         self.note(pieces, records)
+
+    def fail_rest(self, pieces: Pieces, status: int) -> None:
+        """Note that these pieces, and all that come after them, have failed alike, with nothing moved."""
+        ranges = np.arange(int(pieces.ranges[0]), len(self._lengths))
+        starts = np.zeros_like(ranges)
+        starts[0] = pieces.starts[0]
+        lengths = self._lengths[ranges] - starts
+        self.fail_all(Pieces(ranges, starts, starts, starts, lengths), status)
+
+    def has_ended(self, number: int) -> bool:
+        """Tell whether a range has come to an end before its last byte."""
+        return bool(self.done[number] < self._lengths[number])
 
     @property
     def failed(self) -> bool:
