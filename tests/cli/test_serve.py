@@ -100,10 +100,15 @@ def test_read_only(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([""], "No such file or directory"),
-        (["/no/such/folder"], "No such file or directory: '/no/such/folder'"),
+        (
+            ["/no/such/folder"],
+            "serve: No such file or directory: '/no/such/folder'. Fix: name a folder that is",
+        ),
         (["/etc/passwd"], "Not a directory"),
         (["/tmp", "--memory", "1"], "memory must be from"),
-        (["/tmp", "--memory", "much"], "much"),
+        (["/tmp", "--memory", "much"], "--memory is one size such as 64Mi or 1Gi, not 'much'"),
+        (["/tmp", "--memory", "1Mi,2Mi"], "--memory is one size such as 64Mi or 1Gi, not '1Mi,2Mi'"),
+        (["/tmp", "--memory", "2Ti"], "memory must be from"),
         (["/tmp", "--listen", "nonsense"], "nonsense"),
         (["/tmp", "--listen", "0.0.0.0:0"], "secret"),
     ],
@@ -113,3 +118,9 @@ def test_what_cannot_be_served(arguments: list[str], said: str) -> None:
     assert run.returncode == 2, run.stdout + run.stderr
     assert said in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_where_it_listens_by_the_environment(tmp_path: Path) -> None:
+    run = zerohop("serve", tmp_path, ZEROHOP_LISTEN="0.0.0.0:0")
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert "secret" in run.stderr

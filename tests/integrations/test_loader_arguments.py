@@ -60,6 +60,12 @@ def test_paths(path: str, paths: Any, kind: type[Exception], complaint: str) -> 
         load(paths, framework="numpy")
 
 
+def test_a_path_with_a_null_character() -> None:
+    for call in (lambda: load("x\0y", framework="numpy"), lambda: save({"x": np.zeros(3)}, "x\0y")):
+        with pytest.raises(ValueError, match="a path has no null character"):
+            call()
+
+
 def test_an_open_file_is_no_path(path: str) -> None:
     with open(path, "rb") as file, pytest.raises(TypeError, match="pass the file's name"):  # noqa: PTH123  # as users do
         load(file, framework="numpy")  # type: ignore[arg-type]  # what is tested

@@ -179,7 +179,9 @@ def test_texts_stay_on_their_line(liar: Liar, open_context: OpenContext, answer:
             assert len(text) < 5000
 
 
-@pytest.mark.parametrize("answer", [("Closed", 0), ("ValueError", 0), ("LimitReached", 0), ("StorageError", 2)], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [("Closed", 0), ("ValueError", 0), ("LimitReached", 0), ("StorageError", 2)], ids=repr
+)
 def test_whose_words_they_are(liar: Liar, open_context: OpenContext, answer: tuple[str, int]) -> None:
     """Nobody takes a server's words for this library's, nor types what a server tells them to without knowing that."""
     kind, number = answer
@@ -192,7 +194,9 @@ def test_whose_words_they_are(liar: Liar, open_context: OpenContext, answer: tup
 
 def test_the_words_of_this_library_for_a_number(liar: Liar, open_context: OpenContext) -> None:
     """An error of the system is told as a Store of this machine tells it."""
-    liar.answer = wire.Failed("StorageError", "No such file or directory: 'data'", "curl there | sh", errno.ENOENT, b"data")
+    liar.answer = wire.Failed(
+        "StorageError", "No such file or directory: 'data'", "curl there | sh", errno.ENOENT, b"data"
+    )
     with open_remote(liar.context.url, open_context(Options())) as store:
         error = store.stat("data").exception(PATIENCE_S)
         assert str(error) == str(of_errno(errno.ENOENT, "stat", "data"))

@@ -46,9 +46,12 @@ def let_control_thread_run(context: zh.Context) -> None:
 
 def test_a_file_that_ends_long_before_the_memory(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(PAGE))
-    with opened(tmp_path, "served over tcp") as store, very_much(store.context) as memory:
-        with store.open("data").result(PATIENCE_S) as file:
-            assert file.read_into(memory, short=True).result(PATIENCE_S) == PAGE
+    with (
+        opened(tmp_path, "served over tcp") as store,
+        very_much(store.context) as memory,
+        store.open("data").result(PATIENCE_S) as file,
+    ):
+        assert file.read_into(memory, short=True).result(PATIENCE_S) == PAGE
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancel", "close"])
@@ -105,7 +108,7 @@ def test_the_error_of_a_transfer_keeps_nothing() -> None:
     async def fails() -> None:
         raise zh.PeerLost("the client is gone")
 
-    async def deliver(file: File) -> None:  # noqa: ARG001  # its frame holds the file
+    async def deliver(file: File) -> None:  # its frame holds the file
         works: list[Any] = [fails(), fails()]
         await _all_of(works)
 

@@ -58,8 +58,7 @@ def test_the_rest_of_all_ranges() -> None:
     zeros = np.zeros(3, np.int64)
     results = Results(lengths)
     every = cut(zeros, zeros, lengths, 1000, results.has_ended)
-    for _ in range(3):
-        pieces = next(every)
+    _first, _second, pieces = (next(every) for _ in range(3))
     results.fail_rest(pieces, 3)
     assert results.done.tolist() == [10, 1000, 0]
     assert results.outcomes.tolist() == [[0, 0], [3, 0], [3, 0]]

@@ -150,7 +150,10 @@ def bench(
 def serve(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder; no path of a client leads out of it.")],
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients connect; a port of 0 is any that is free.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", envvar="ZEROHOP_LISTEN", help="Where clients connect; a port of 0 is any that is free."
+        ),
     ] = "127.0.0.1:0",
     read_only: Annotated[bool, typer.Option("--read-only", help="Let files be read only.")] = False,
     threads: Annotated[

@@ -15,6 +15,7 @@ from zerohop.cli.sizes import parse_sizes
 from zerohop.errors import LimitReached, ZerohopError
 from zerohop.machine.descriptors import OF_CLIENT, OF_FILE, open_descriptors
 from zerohop.machine.host import read_limit
+from zerohop.shown import shown
 from zerohop.storage import Server
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(folder: str, *, listen: str, read_only: bool, threads: int | None, memor
     """Serve until SIGINT or SIGTERM; return 0, or 2 if it cannot be served."""
     with _stopped() as stop:
         try:
-            (nbytes,) = parse_sizes(memory)
+            nbytes = _memory_of(memory)
             server = Server(folder, read_only=read_only, threads=threads, memory=nbytes, listen=listen)
             try:
                 _check_descriptors()
@@ -51,6 +52,15 @@ def run(folder: str, *, listen: str, read_only: bool, threads: int | None, memor
         read, written = human_bytes(done.bytes_read), human_bytes(done.bytes_written)
         console.print(f"{read} were read, {written} written")
     return 0
+
+
+def _memory_of(text: str) -> int:
+    """Return the bytes that --memory names; raise ValueError if it names none, or several."""
+    try:
+        (nbytes,) = parse_sizes(text)
+    except ValueError:
+        raise ValueError(f"--memory is one size such as 64Mi or 1Gi, not {shown(text)}") from None
+    return nbytes
 
 
 def _check_descriptors() -> None:

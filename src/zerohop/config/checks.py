@@ -47,6 +47,13 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def check_list(name: str, value: Any) -> Any:
+    """Return the value if it has a length, as lists and arrays have, else raise TypeError."""
+    if not hasattr(value, "__len__"):
+        raise TypeError(f"{name} must be a list or an array, not {type(value).__name__}")
+    return value
+
+
 def check_seconds(name: str, value: Any) -> float:
     """Return a number from 0 to 10^9 as float; raise TypeError for no number, ValueError for one out of range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -36,8 +36,9 @@ from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.register import Local, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
 from zerohop.core.memory.rights import Rights
+from zerohop.core.peers.peer_link import NOTHING_AFTER, After
 from zerohop.core.peers.peer_link import PeerLink as Link
-from zerohop.core.peers.service import NOTHING_AFTER, After, Refusal
+from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation

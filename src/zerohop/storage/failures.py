@@ -93,6 +93,8 @@ def _fix_of(number: int, operation: str) -> str:
         return "name a file or folder beneath the folder of the store"
     if operation == "open_store" and number in (errno.ENOENT, errno.ENOTDIR):
         return 'name a folder that is there, or the URL of a server, "zerohop://HOST:PORT"'
+    if operation == "serve" and number in (errno.ENOENT, errno.ENOTDIR):
+        return "name a folder that is there"
     if operation == "open" and number in _OF_OPENING:
         return _OF_OPENING[number]
     return _FIXES.get(number, "")

@@ -74,8 +74,9 @@ class LocalStore(Store):
         timeout: float | None,
         settings: dict[str, Any],
         require: str | None = None,
+        operation: str = "open_store",
     ) -> None:
-        """Use ``open_store``."""
+        """Use ``open_store``, or ``Server``, which errors name then as ``operation``."""
         self.folder = os.fspath(where) if isinstance(where, os.PathLike) else where
         if not isinstance(self.folder, str):
             raise TypeError(f"where is the path of a folder, as a string or a Path, not {type(self.folder).__name__}")
@@ -90,13 +91,13 @@ class LocalStore(Store):
         try:
             self._root = open_path(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            raise failures.of_os(error, "open_store", self.folder) from None
+            raise failures.of_os(error, operation, self.folder) from None
         self._root_lock = threading.Lock()
         try:
             try:
                 check_openat2(self._root.fileno())
             except OSError as error:  # no descriptor is left
-                raise failures.of_os(error, "open_store", self.folder) from None
+                raise failures.of_os(error, operation, self.folder) from None
             super().__init__(ctx, settings, timeout)
             queue: FileQueue | None = None
             try:

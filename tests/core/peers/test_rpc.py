@@ -10,8 +10,8 @@ import pytest
 
 from zerohop._native import Status
 from zerohop.core.control import wire
+from zerohop.core.peers.peer_link import After
 from zerohop.core.peers.rpc import Rpc
-from zerohop.core.peers.service import After
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,9 @@ def late_answers(
         core: Any = SimpleNamespace(services={})
         taken: Any = channel or Channel()
         rpc = Rpc(core, link, taken)
-        task = asyncio.ensure_future(rpc.call("service", b"", After(late=found.append, ended=lambda: ended.append(True))))
+        task = asyncio.ensure_future(
+            rpc.call("service", b"", After(late=found.append, ended=lambda: ended.append(True)))
+        )
         await asyncio.sleep(0)
         then(rpc, task)
         (result,) = await asyncio.gather(task, return_exceptions=True)

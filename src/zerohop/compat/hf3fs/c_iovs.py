@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from zerohop.compat.hf3fs import gpus, log, state
-from zerohop.compat.hf3fs.codes import coded
+from zerohop.compat.hf3fs.codes import coded, structured
 from zerohop.compat.hf3fs.mounts import folder_of
 from zerohop.config.checks import check_int
 from zerohop.core.face import HOST
@@ -114,6 +114,7 @@ def hf3fs_iovwrap_gpu(
     return _wrap(iov, gpu_ptr, id, hf3fs_mount_point, size, block_size, -1, gpus.name_of(gpu_device_id))
 
 
+@structured
 def hf3fs_iovdestroy(iov: hf3fs_iov) -> None:
     """Give memory back: what was allocated is freed, what was wrapped stays. Without effect the second time."""
     handle, iov.iovh = iov.iovh, None
@@ -122,16 +123,19 @@ def hf3fs_iovdestroy(iov: hf3fs_iov) -> None:
         handle.close()
 
 
+@structured
 def hf3fs_iovdestroy_gpu(iov: hf3fs_iov) -> None:
     """Do as ``hf3fs_iovdestroy``."""
     hf3fs_iovdestroy(iov)
 
 
+@structured
 def hf3fs_iov_is_gpu(iov: hf3fs_iov) -> bool:
     """Tell whether the memory is a GPU's."""
     return iov.iovh is not None and iov.iovh.is_device
 
 
+@structured
 def hf3fs_iov_gpu_device(iov: hf3fs_iov) -> int:
     """Return the number of the memory's GPU; -1 if it is none's."""
     return gpus.names().index(iov.iovh.device) if iov.iovh is not None and iov.iovh.is_device else -1

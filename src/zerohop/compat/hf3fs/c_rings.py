@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop.compat.hf3fs import descriptors, io
 from zerohop.compat.hf3fs.c_iovs import hf3fs_iov, memory_of
-from zerohop.compat.hf3fs.codes import coded
+from zerohop.compat.hf3fs.codes import coded, structured
 from zerohop.compat.hf3fs.io_ring import IoRing
 from zerohop.compat.hf3fs.rings import ioring
-from zerohop.config.checks import check_int, check_seconds
+from zerohop.config.checks import check_int, check_list, check_seconds
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -81,6 +81,7 @@ def hf3fs_iorcreate4(
     return 0
 
 
+@structured
 def hf3fs_iordestroy(ior: hf3fs_ior) -> None:
     """End a ring: what was not begun is dropped, results are lost. Without effect the second time."""
     ring, ior.iorh = ior.iorh, None
@@ -185,7 +186,7 @@ def hf3fs_hardlink(target: str, link_name: str) -> int:
 @coded
 def hf3fs_punchhole(fd: int, n: int, start: Sequence[int], end: Sequence[int], flags: int) -> int:
     """Make holes of the first ``n`` ranges from ``start[i]`` to ``end[i]``. Results: 0, -errno."""
-    check_int("n", n, 0, min(len(start), len(end)))
+    check_int("n", n, 0, min(len(check_list("start", start)), len(check_list("end", end))))
     io.punch_hole(fd, start[:n], end[:n], flags)
     return 0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec
+import inspect
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from zerohop.compat.hf3fs import log
 from zerohop.errors import (
@@ -16,11 +17,13 @@ from zerohop.errors import (
     Unsupported,
     ZerohopError,
 )
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def code_of(error: BaseException) -> int:
@@ -38,8 +41,34 @@ def code_of(error: BaseException) -> int:
     return next((number for kinds, number in table if isinstance(error, kinds)), errno.EIO)
 
 
+def structured(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function raise TypeError for an argument in the place of a structure that is none of its class."""
+    # Annotations are text here, and the names of these classes are those of 3FS.
+    places = {name: each.annotation for name, each in inspect.signature(function).parameters.items()}
+    wanted = [
+        (position, name, kind)
+        for position, (name, kind) in enumerate(places.items())
+        if kind in ("hf3fs_ior", "hf3fs_iov", "hf3fs_gpu_ipc_handle_t")
+    ]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for position, name, kind in wanted:
+            given = args[position] if position < len(args) else kwargs.get(name, kwargs)
+            # Where it is missing, the call itself says so.
+            if given is not kwargs and kind not in (each.__name__ for each in type(given).__mro__):
+                raise TypeError(f"{function.__name__}: {name} must be an {kind}, not {shown(given)}")
+        return function(*args, **kwargs)
+
+    return call
+
+
 def coded(function: Callable[P, int]) -> Callable[P, int]:
-    """Make a function return -errno, and log the reason, where it raises. A TypeError is the program's, and stays."""
+    """Make a function return -errno, and log the reason, where it raises. A TypeError is the program's, and stays.
+
+    It checks its structures as with ``structured``.
+    """
+    function = structured(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> int:

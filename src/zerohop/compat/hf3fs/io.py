@@ -10,7 +10,7 @@ from zerohop.compat.hf3fs import state
 from zerohop.compat.hf3fs.iovec import iovec, made
 from zerohop.compat.hf3fs.mounts import extract_mount_point, folder_of, local_path
 from zerohop.compat.hf3fs.rings import ioring
-from zerohop.config.checks import check_int
+from zerohop.config.checks import check_int, check_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +126,7 @@ def read_file(
 
 def force_fsync(fd: int) -> int:
     """Have everything that was written to a file outlive a crash of the machine; return 0, or raise OSError."""
-    os.fsync(fd)
+    os.fsync(check_int("fd", fd, -1, (1 << 31) - 1))
     return 0
 
 
@@ -144,6 +144,8 @@ def punch_hole(file: str | int, start: Sequence[int], end: Sequence[int], flags:
         OSError: the system refused.
     """
     check_int("flags", flags, 0)
+    check_list("start", start)
+    check_list("end", end)
     if len(start) != len(end):
         raise ValueError(f"there are {len(start)} starts, and {len(end)} ends")
     for first, behind in zip(start, end, strict=True):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from zerohop.core.base.peer_process import unknown_process
 from zerohop.core.lanes.link import Link
-from zerohop.core.peers.service import NOTHING_AFTER, After
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.lanes.imported import Import
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from zerohop.core.memory.remote_buffer import Share
     from zerohop.core.runtime.runtime import Runtime
     from zerohop.errors import ZerohopError
+
+
+class After(NamedTuple):
+    """Says what is called beside the caller when a call is answered, on the control thread.
+
+    Attributes:
+        then: takes the answer before any later message of the peer is handled.
+        late: takes an answer that comes after the operation's deadline, or its cancellation, and that nobody gets.
+        ended: is called once the peer has answered, or never will; not if the connection was lost before the call.
+    """
+
+    then: Callable[[bytes], object] | None = None
+    late: Callable[[bytes], object] | None = None
+    ended: Callable[[], object] | None = None
+
+
+NOTHING_AFTER: Final = After()
 
 
 class Conversation(Protocol):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import Reason, Status
 from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
-from zerohop.core.peers.service import NOTHING_AFTER, After, Refusal
+from zerohop.core.peers.peer_link import NOTHING_AFTER, After
+from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime import eager
 from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native

@@ -5,7 +5,7 @@ This is a file of its own because `import zerohop` needs it, and needs no asynci
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from zerohop._native import Reason, Status
 
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 
     # Answers a peer's call, on the control thread: at once, or with a coroutine.
     Service: TypeAlias = Callable[[PeerLink, bytes], bytes | Coroutine[Any, Any, bytes]]
-
-
-class After(NamedTuple):
-    """Says what is called beside the caller when a call is answered, on the control thread.
-
-    Attributes:
-        then: takes the answer before any later message of the peer is handled.
-        late: takes an answer that comes after the operation's deadline, or its cancellation, and that nobody gets.
-        ended: is called once the peer has answered, or never will; not if the connection was lost before the call.
-    """
-
-    then: Callable[[bytes], object] | None = None
-    late: Callable[[bytes], object] | None = None
-    ended: Callable[[], object] | None = None
-
-
-NOTHING_AFTER: Final = After()
 
 
 class Refusal(Exception):

@@ -24,8 +24,8 @@ from zerohop.core.lanes.path_choice import IMPORTED, PEER
 from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
+from zerohop.core.peers.peer_link import NOTHING_AFTER, After
 from zerohop.core.peers.rpc import Rpc
-from zerohop.core.peers.service import NOTHING_AFTER, After
 from zerohop.core.peers.teardown import farewell_error, lose, out_of_memory_for, wait_while
 from zerohop.errors import (
     DeadlineExceeded,

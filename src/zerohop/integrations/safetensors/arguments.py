@@ -12,6 +12,7 @@ from zerohop.config.checks import check_encodable, check_flag, check_int
 from zerohop.core.face import seconds_of
 from zerohop.shown import shown
 from zerohop.storage import Store
+from zerohop.storage.store import check_characters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -65,7 +66,7 @@ def _path(path: Any, *, within: bool) -> str:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise TypeError(f"a path is a string or a Path, not {shown(path)}")
-    check_no_url(text, "load")
+    _check_path(text, "load")
     if text.endswith(_INDEX):
         raise ValueError(f"{shown(text)} only says which file has which tensor: load its folder, or the files")
     if not text and not within:
@@ -73,8 +74,9 @@ def _path(path: Any, *, within: bool) -> str:
     return text
 
 
-def check_no_url(path: str, verb: str) -> None:
-    """Raise ValueError for the URL of a server in the place of a path."""
+def _check_path(path: str, verb: str) -> None:
+    """Raise ValueError for text that is no path: the URL of a server, or one with a null character."""
+    check_characters("a path", path)
     if path.startswith(_SCHEME):
         given = "tensors, " if verb == "save" else ""
         raise ValueError(
@@ -103,7 +105,7 @@ def check_tensors(tensors: Any, path: Any) -> str:
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str):
         raise TypeError(f"path is a string or a Path, {_not(path)}")
-    check_no_url(text, "save")
+    _check_path(text, "save")
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is a string, not {shown(name)}")

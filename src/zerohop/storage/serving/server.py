@@ -96,7 +96,7 @@ class Server(Face):
         try:
             self._check_first()
             half = memory // 2
-            self._store = LocalStore(folder, self.context, engine, threads, half, timeout, {})
+            self._store = LocalStore(folder, self.context, engine, threads, half, timeout, {}, operation="serve")
             service: StorageService | None = None
             try:
                 self._memory = self.context.alloc(half)
