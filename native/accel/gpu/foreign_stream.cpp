@@ -52,10 +52,10 @@ std::shared_ptr<Gate> gate_foreign(const std::shared_ptr<DeviceState>& device, u
     check_foreign(*device, native_stream);
     const CurrentContext current(*device);
     auto gate = std::make_shared<WordGate>(device);
-    check(
-        device->api,
-        device->api.stream_wait32(handle_of(native_stream), gate->word.address(), gate->word.value(), shim::kGpuGreaterOrEqual),
-        "the stream cannot wait");
+    check(device->api,
+          device->api.stream_wait32(handle_of(native_stream), gate->word.address(), gate->word.value(),
+                                    shim::kGpuGreaterOrEqual),
+          "the stream cannot wait");
     return gate;
 }
 
