@@ -1,6 +1,7 @@
 #!/bin/bash
 # bench_gpu.sh [OPTION OF zerohop bench…]: the rows between two GPUs, or on the only one, into bench/results/gpu-N.json,
-# where N is how many GPUs this process sees; then the page and the README's table.
+# where N is how many GPUs this process sees; those about files into gpu-files.json; then the page and the README's
+# table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -16,4 +17,7 @@ COUNT
 target=cuda:$((count > 1))
 mkdir -p bench/results
 zerohop bench --src cuda:0 --dst "$target" --json "bench/results/gpu-$count.json" "$@"
+# In a folder whose page cache has room for the file.
+zerohop bench storage_read storage_served_read --dst cuda:0 --folder "${TMPDIR:-/var/tmp}" \
+    --json bench/results/gpu-files.json
 python scripts/gpu_page.py write

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench_tables import beside_table, markdown, read_report, rows_section, targets_section
+from bench_tables import beside_table, files_table, markdown, read_report, rows_section, targets_section
 
 from zerohop.cli.bench.plot import draw
 from zerohop.cli.bench.rows import SEED_US
+from zerohop.cli.bench.storage_plan import SERVED_NAMES
 from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
+FILES_RESULT: Final = RESULTS / "gpu-files.json"
 PAGE: Final = ROOT / "docs" / "benchmarks-gpu.md"
 README: Final = ROOT / "README.md"
 BEGIN, END = "<!-- GPU table: made by scripts/gpu_page.py -->\n", "<!-- end of the GPU table -->\n"
@@ -55,6 +57,20 @@ BESIDE: Final = """Beside each row what took turns with it, round by round, and 
 """
 
 
+FILES: Final = """
+## Files
+
+`{command}`: {facts}
+
+One process reads 1 MiB blocks of a file that is in the page cache through a Ring into an Iov of the GPU's memory, 32 at
+once; or of a file that a server in another process serves. The floor of the first is plain C++: threads that read into
+pinned memory, two buffers each, and copy each buffer to the GPU while the other is read into; 1, 4 and 16 threads take
+their turns, and the best counts. The second, of a file in /dev/shm, takes turns with the same reads by the client
+itself. The ratio is the median of those of the turns.
+
+"""
+
+
 def seed_table(report: Report) -> str:
     """Return the table that compares RdmaTransport with zerohop."""
     kept = {(row.name, row.bytes): row for row in report.rows if _plain(row)}
@@ -77,9 +93,18 @@ def seed_table(report: Report) -> str:
     return markdown(head, lines)
 
 
-def page(reports: dict[str, Report]) -> str:
-    """Return the page of all reports, which are given by name."""
-    return HEAD + "".join(_section(name, report) for name, report in reports.items())
+def page(reports: dict[str, Report], files: Report | None = None) -> str:
+    """Return the page of all reports, which are given by name, and of the one about files."""
+    text = HEAD + "".join(_section(name, report) for name, report in reports.items())
+    if files is None:
+        return text
+    head = FILES.format(command=" ".join(files.command), facts=_facts(files))
+    tables = [files_table(files, served=served) for served in (False, True) if _has(files, served)]
+    return text + head + "\n".join(tables)
+
+
+def _has(files: Report, served: bool) -> bool:
+    return any((row.name in SERVED_NAMES) == served for row in files.rows)
 
 
 def in_readme(text: str, report: Report) -> str:
@@ -127,7 +152,7 @@ def main() -> int:
     if not reports:
         print("no results of GPUs: make bench-gpu, on a machine that has some")
         return 0
-    wanted = {PAGE: page(reports)}
+    wanted = {PAGE: page(reports, read_report(FILES_RESULT) if FILES_RESULT.exists() else None)}
     if "2 GPUs" in reports:
         wanted[README] = in_readme(README.read_text(encoding="utf-8"), reports["2 GPUs"])
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -155,6 +155,7 @@ private:
 void bind_shared_copy(nb::module_& m);
 void bind_flag(nb::module_& m);
 void bind_gpu(nb::module_& m);
+void bind_gpu_files(nb::module_& m);
 void bind_gpu_memory(nb::module_& m);
 void bind_ring(nb::module_& m);
 void bind_socket(nb::module_& m);

@@ -6,6 +6,7 @@ NB_MODULE(_floors, m) {
     floors::bind_shared_copy(m);
     floors::bind_flag(m);
     floors::bind_gpu(m);
+    floors::bind_gpu_files(m);
     floors::bind_gpu_memory(m);
     floors::bind_ring(m);
     floors::bind_socket(m);

@@ -22,6 +22,7 @@ from zerohop.cli.bench.gpu_floors import GpuFloors, copy_kernels
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import SEED_US, Case, Row
+from zerohop.cli.bench.storage_plan import CACHED, IN_ORDER, SERVED_IN_ORDER
 from zerohop.cli.bench.targets import GPU_TARGETS, judge
 from zerohop.cli.payload import PageLists, mixed_ranges
 
@@ -89,7 +90,7 @@ class TestPlan:
 
     def test_targets_have_rows(self) -> None:
         """Of those that need no torch; the others are planned where it is installed."""
-        cases = planned(src="cuda:0", dst="cuda:1")
+        cases = planned(src="cuda:0", dst="cuda:1") + planned(names=("storage",), dst="cuda:0")
         torch = importlib.util.find_spec("torch") is not None and pytest.importorskip("torch").cuda.is_available()
         for target in GPU_TARGETS:
             name, mode = target.fields["name"], target.fields.get("mode")
@@ -156,6 +157,12 @@ class TestPage:
         assert "### Targets: " in text
         assert "different fabric" in text
 
+    def test_the_page_with_files(self, script: ModuleType, report: Report) -> None:
+        fields = {"provider": None, "src": "file", "dst": "cuda:0", "bytes": MI, "batch": 32, "form": CACHED}
+        read = row(IN_ORDER, **fields, p50_us=1000.0, GBps=33.6, floor="threads", floor_p50_us=950.0, of_other=0.95)
+        text = script.page({"2 GPUs": report}, replace(report, rows=(read,)))
+        assert "| storage_read cached 32 × 1 MiB, file→cuda:0 | 32,000 | 33.6 | 950 µs, threads | 0.95 × |" in text
+
     def test_the_readme(self, script: ModuleType, report: Report) -> None:
         before = (ROOT / "README.md").read_text(encoding="utf-8")
         once = script.in_readme(before, report)
@@ -171,10 +178,11 @@ def run_script(path: Path, *arguments: str) -> int:
     return subprocess.run([sys.executable, str(path), *arguments], timeout=patience(30), check=False).returncode
 
 
-def measured(folder: Path, *arguments: str, in_software: str = IN_SOFTWARE) -> list[Row]:
-    """The rows of a short run with the first GPU's memory at one end."""
+def measured(folder: Path, *arguments: str, in_software: str = IN_SOFTWARE, src: str | None = "cuda:0") -> list[Row]:
+    """The rows of a short run, with the first GPU's memory as source."""
     file = folder / "rows.json"
-    done = zerohop("bench", *arguments, "--src", "cuda:0", "--quick", "--json", file, FAKE_CUDA_DEVICES=in_software)
+    where = ("--src", src) if src else ()
+    done = zerohop("bench", *arguments, *where, "--quick", "--json", file, FAKE_CUDA_DEVICES=in_software)
     assert done.returncode == 0, done.stderr
     return [Row(**each) for each in json.loads(file.read_text())["rows"]]
 
@@ -207,6 +215,13 @@ class TestOnGpus:
         assert {(each.provider, each.form) for each in found} == {("p2p", "peer")}
         assert found[2].floor_p50_us
         assert found[3].beside_p50_us
+
+    @pytest.mark.parametrize("name", [IN_ORDER, SERVED_IN_ORDER])
+    def test_files(self, tmp_path: Path, name: str) -> None:
+        (found,) = measured(tmp_path, name, "--dst", "cuda:0", "--folder", str(Path.cwd()), src=None)
+        assert (found.verified, found.missing, found.dst) == (True, None, "cuda:0")
+        assert found.of_other
+        assert bool(found.floor_p50_us) is (name == IN_ORDER)
 
     def test_between_a_gpu_and_the_host(self, tmp_path: Path) -> None:
         found = measured(tmp_path, "write", "read", "--dst", "host", "--bytes", "64Ki")

@@ -40,8 +40,8 @@ SCHEMA = [
 
 
 def test_sizes() -> None:
-    assert parse_sizes("8, 64Ki,1M,2Gi") == (8, 65536, 10**6, 2 << 30)
-    for text in ("", "0", "-8", "8,,9", "8Ti", "Ki", "1.5Ki", "0x8"):
+    assert parse_sizes("8, 64Ki,1M,2Gi,3Ti") == (8, 65536, 10**6, 2 << 30, 3 << 40)
+    for text in ("", "0", "-8", "8,,9", "8Pi", "Ki", "1.5Ki", "0x8"):
         with pytest.raises(ValueError, match="is not a size"):
             parse_sizes(text)
 

@@ -12,13 +12,13 @@ import pytest
 from cli.test_bench_storage import JOB, SMALL, play_fio
 from zerohop.cli.bench import served
 from zerohop.cli.bench.block_file import NoFile, block_file
+from zerohop.cli.bench.block_reader import HOST_BESIDE
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.plan import NAMES, Request, plan
 from zerohop.cli.bench.report import describe_case, effort_of
 from zerohop.cli.bench.rows import Case, Row, several_clients
 from zerohop.cli.bench.served import LOCAL, ONE_CLIENT, STREAM, measure_served
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, PEER
-from zerohop.cli.bench.storage import HOST_BESIDE
 from zerohop.cli.bench.storage_plan import SERVED_IN_ORDER, SERVED_RANDOM, TMPFS
 from zerohop.cli.peer import PeerProcess
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from zerohop.storage import Store
     from zerohop.storage.file import File
 
+HOST_BESIDE: Final = "into host memory"
+
 
 class BlockReader:
     """Reads the blocks of a file through a Ring, `case.batch` at a time, into an Iov that has room for as many.
 
     Attributes:
+        name: what the row of a device calls the reader that takes turns with it.
         verified: whether no wrong byte has arrived so far.
     """
+
+    name: Final = HOST_BESIDE
 
     def __init__(self, store: Store, file: File, case: Case, device: str) -> None:
         """Allocate the memory, on the host or on a device."""

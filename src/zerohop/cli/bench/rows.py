@@ -82,7 +82,7 @@ class Case:
         bytes: size of one operation, or of one page; of ranges, their mean.
         batch: operations in flight, or pages or ranges in one operation.
         form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
-            (device memory); of files "disk" (past the page cache) or "tmpfs" (in memory).
+            (device memory); of files "disk" (past the page cache), "cached" (in it) or "tmpfs" (in memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
             "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "encrypted" for
             Contexts with encryption="all"; for a first use on GPUs, whether the allocation is "known" or "new"; "4

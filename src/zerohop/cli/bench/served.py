@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.block_file import NoFile, block_file
-from zerohop.cli.bench.block_reader import BlockReader
+from zerohop.cli.bench.block_reader import HOST_BESIDE, BlockReader
 from zerohop.cli.bench.fio import Fio, FioFails, Turn
 from zerohop.cli.bench.floors import MOST
 from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.session import COMMAND_TIMEOUT, TIMEOUT
-from zerohop.cli.bench.storage import HOST_BESIDE, SHARED_MEMORY, cpu_of, device_of, times_of
-from zerohop.cli.bench.storage_plan import ALL_IN_ORDER
+from zerohop.cli.bench.storage import SHARED_MEMORY, cpu_of, device_of, times_of
+from zerohop.cli.bench.storage_plan import ALL_IN_ORDER, is_gpu
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
 from zerohop.storage import open_store
@@ -133,6 +133,9 @@ def _measure(effort: Effort, case: Case, path: Path, floors: Floors) -> Row:
         if case.clients > 1:
             clients = _Clients([started() for _ in range(case.clients)], server, path, case)
             ways = {_SERVED: server.during(clients.turn), ONE_CLIENT: clients.one}
+        elif is_gpu(case.dst):
+            readers = [_reader(opened, case, path, url, device_of(case)) for url in (server.url, None)]
+            ways = {_SERVED: server.during(readers[0].turn), LOCAL: readers[1].turn}
         elif case.dst != "host":
             readers = [_reader(opened, case, path, server.url, device) for device in (device_of(case), "host")]
             ways = {_SERVED: server.during(readers[0].turn), HOST_BESIDE: readers[1].turn}

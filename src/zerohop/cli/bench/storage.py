@@ -1,4 +1,4 @@
-"""Measures the rows about files: reads through a Ring into an Iov, taking turns with fio, or with host memory."""
+"""Measures the rows about files: reads through a Ring into an Iov, taking turns with fio, host memory or threads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from zerohop.cli.bench.block_file import NoFile, block_file, file_system
 from zerohop.cli.bench.block_reader import BlockReader
 from zerohop.cli.bench.fio import Fio, FioFails, Turn
+from zerohop.cli.bench.gpu_readers import GpuReaders
 from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.session import TIMEOUT
-from zerohop.cli.bench.storage_plan import DISK, IN_ORDER
+from zerohop.cli.bench.storage_plan import CACHED, DISK, IN_ORDER, TMPFS
 from zerohop.storage import open_store
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.session import Effort
 
 SHARED_MEMORY: Final = "/dev/shm"
-HOST_BESIDE: Final = "into host memory"
 _GIGA: Final = 1e9
 
 
@@ -32,9 +32,10 @@ def measure_storage(effort: Effort, case: Case) -> Row:
     The other way is fio on the same file, or for a device's memory the same reads into host memory. Verified: the whole
     file, read once in this way, and after each turn what the memory has then.
     """
-    folder = effort.folder if case.form == DISK else SHARED_MEMORY
+    on_disk = case.form != TMPFS
+    folder = effort.folder if on_disk else SHARED_MEMORY
     try:
-        with block_file(folder, max(effort.file_bytes, case.memory_bytes), on_disk=case.form == DISK) as path:
+        with block_file(folder, max(effort.file_bytes, case.memory_bytes), on_disk=on_disk) as path:
             return _measure(effort, case, path)
     except NoFile as error:
         return replace(Row.of(case), verified=True, missing=str(error))
@@ -45,8 +46,11 @@ def _measure(effort: Effort, case: Case, path: Path) -> Row:
     with ExitStack() as opened:
         store = opened.enter_context(open_store(path.parent, sim_devices=case.sim_devices))
         file = opened.enter_context(store.open(path.name, direct=direct).result(TIMEOUT))
-        readers = [BlockReader(store, file, case, device_of(case))]
-        if case.dst != "host":
+        readers: list[BlockReader | GpuReaders] = [BlockReader(store, file, case, device_of(case))]
+        if case.form == CACHED:
+            path.read_bytes()
+            readers.append(GpuReaders(path, case))
+        elif case.dst != "host":
             readers.append(BlockReader(store, file, case, "host"))
         for reader in readers:
             opened.callback(reader.close)
@@ -61,11 +65,11 @@ def _measure(effort: Effort, case: Case, path: Path) -> Row:
 
 
 def _alternate(
-    effort: Effort, case: Case, path: Path, readers: Sequence[BlockReader]
+    effort: Effort, case: Case, path: Path, readers: Sequence[BlockReader | GpuReaders]
 ) -> tuple[list[Turn], list[Turn], str]:
     """Return the turns of the first reader, those that others took between them, and what these others are."""
     fio, turns, others = Fio(), [], []
-    name = HOST_BESIDE if len(readers) > 1 else fio.name
+    name = readers[1].name if len(readers) > 1 else fio.name
     fails = False
     for number in range(effort.file_turns):
         if len(readers) > 1:
@@ -92,7 +96,7 @@ def _row(case: Case, turns: Sequence[Turn], others: Sequence[Turn], name: str) -
     samples = Samples(times_ns=times_of(case, turns))
     samples.cpu_ns = sum(round(turn.cpu_s / turn.operations * case.batch * _GIGA) for turn in turns)
     floor = None
-    if case.dst == "host":
+    if case.dst == "host" or case.form == CACHED:
         floor, samples.floor_ns = name, times_of(case, others)
     else:
         samples.beside, samples.beside_ns = name, times_of(case, others)

@@ -11,6 +11,8 @@ IN_ORDER: Final = "storage_read"
 RANDOM: Final = "storage_random"
 DISK: Final = "disk"
 TMPFS: Final = "tmpfs"
+# On a disk, and all of it in the page cache.
+CACHED: Final = "cached"
 # These rows read a file in memory through a server in another process.
 SERVED_IN_ORDER: Final = "storage_served_read"
 SERVED_RANDOM: Final = "storage_served_random"
@@ -29,7 +31,7 @@ _FILE_BLOCK: Final = 4 << 10  # reads past the page cache are of whole ones
 
 
 def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
-    """Return the cases of a name: into host memory, and in order also into a device's.
+    """Return the cases of a name: into host memory, and in order also into a device's; into a GPU's from the cache.
 
     Args:
         name: one of STORAGE_NAMES.
@@ -45,10 +47,15 @@ def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, 
     return [
         Case(name, None, "file", place, nbytes, batch or depth, form=form)
         for nbytes in sizes or (size,)
-        for form in ([DISK] if in_order else [DISK, TMPFS])
         for place in places
+        for form in ([CACHED] if is_gpu(place) else [DISK] if in_order else [DISK, TMPFS])
         if nbytes % _FILE_BLOCK == 0
     ]
+
+
+def is_gpu(place: str | None) -> bool:
+    """Tell whether a place is a GPU's memory."""
+    return place is not None and place.startswith(("cuda", "hip"))
 
 
 def served_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, ...] | None) -> list[Case]:
@@ -60,7 +67,8 @@ def served_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int
     size, depth = (IN_ORDER_BYTES, IN_ORDER_DEPTH) if in_order else (RANDOM_BYTES, RANDOM_DEPTH)
     ways = [
         ("host", "shm", None),
-        (dst if dst not in (None, "host") else "sim", "shm", None),
+        # A server reaches memory of a GPU by p2p alone.
+        (dst if dst not in (None, "host") else "sim", "p2p" if is_gpu(dst) else "shm", None),
         ("host", "tcp", None),
         *(("host", "shm", several_clients(count)) for count in CLIENTS),
     ]

@@ -18,6 +18,7 @@ from zerohop.cli.bench.rows import (
     several_flows,
 )
 from zerohop.cli.bench.storage_plan import (
+    CACHED,
     CLIENTS,
     DISK,
     IN_ORDER,
@@ -203,6 +204,7 @@ GPU_TARGETS: Final = (
     Target(_row("first_use", bytes=4 * _KI, mode="new"), max_times_floor=1.5),
     Target(_row("raw", bytes=64 * _KI), max_more_us=3),
     Target({"name": "all_pairs", "bytes": 256 * _MI}, min_of_floor=0.9),
+    Target({"name": IN_ORDER, "form": CACHED, "dst": "cuda:0", "bytes": IN_ORDER_BYTES}, min_of_other=0.9),
     Target({"name": "stream_wait"}, max_cpu=0.01),
 )
 
