@@ -238,7 +238,7 @@ class Listeners:
         except TimeoutError:
             self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
-            # Of a topic of its own: who has proved nothing uses up no warnings about peers.
+            # The topic is not that of peers, so that strangers use up no warnings about them.
             self._control.warn_once(who, "stranger", "disconnected somebody at %s: %s", who, error.reason)
         except ZerohopError as error:  # of this side: a sandbox, or a limit of this process
             self._control.warn_once(who, "own", "cannot serve a peer at %s: %s", who, error)

@@ -155,8 +155,8 @@ class Moves:
     async def _place(self) -> AsyncIterator[Callable[[], object]]:
         """Wait for one of the places that calls have, and yield what gives it back.
 
-        Who gives a call up leaves its place taken until the server has answered, because the server counts the call
-        until then.
+        A call that is given up keeps its place until the server has answered, because the server counts the call until
+        then.
         """
         await self._room.acquire()
         place = contextlib.ExitStack()
