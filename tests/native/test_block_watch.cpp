@@ -6,6 +6,8 @@
 
 #include <optional>
 
+namespace test_block_watch {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -182,3 +184,5 @@ TEST_CASE("block watch: what devices and NICs copy") {
     block.move();
     expect(pair.a, reach.route, kLocalMoved);
 }
+
+} // namespace test_block_watch

@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+namespace test_copy {
+
 using namespace zerohop;
 
 namespace {
@@ -134,3 +136,5 @@ TEST_CASE("copy: between walks of different page sizes, in any budgets") {
         }
     }
 }
+
+} // namespace test_copy

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+namespace test_copy_queue {
+
 using namespace zerohop;
 using namespace zerohop::p2p;
 
@@ -227,3 +229,5 @@ TEST_CASE("copy queue: what is held when a lane closes is never issued") {
     CHECK(q.reap() == 1);
     CHECK_FALSE(q.queue->busy());
 }
+
+} // namespace test_copy_queue

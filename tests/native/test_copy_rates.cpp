@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace test_copy_rates {
+
 using namespace zerohop;
 using namespace zerohop::p2p;
 
@@ -129,3 +131,5 @@ TEST_CASE("copy rates: what is small tells nothing") {
     rates.learn(0, kBytes, kFixedNs, 0);
     CHECK(rates.needs_ns(0, kBytes) == before);
 }
+
+} // namespace test_copy_rates

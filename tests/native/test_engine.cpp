@@ -4,6 +4,8 @@
 #include <csignal>
 #include <sys/wait.h>
 
+namespace test_engine {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -267,3 +269,5 @@ TEST_CASE("engine: a peer on another host that falls silent is lost by its heart
     a.close();
     b.close();
 }
+
+} // namespace test_engine

@@ -5,6 +5,8 @@
 
 #include <random>
 
+namespace test_extents {
+
 using namespace zerohop;
 
 namespace {
@@ -226,3 +228,5 @@ TEST_CASE("extents: the first part of a walk over ranges is a walk of its own") 
         REQUIRE(stands_at(walk, addresses, from));
     }
 }
+
+} // namespace test_extents

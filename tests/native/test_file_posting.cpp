@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_file_posting {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -114,3 +116,5 @@ TEST_CASE("files: many threads post at once, and the queue is closed under them"
         }
     }
 }
+
+} // namespace test_file_posting

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <thread>
 
+namespace test_file_queue {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -431,3 +433,5 @@ TEST_CASE("files: memory keeps its bytes, and those that are written meanwhile, 
     CHECK(same_bytes(files.side.get(*memory), expected));
     CHECK(memory->pins() == 0);
 }
+
+} // namespace test_file_queue

@@ -5,6 +5,8 @@
 #include <array>
 #include <numeric>
 
+namespace test_file_ring {
+
 using namespace zerohop;
 using namespace zerohop::test;
 using storage::Completion;
@@ -252,3 +254,5 @@ TEST_CASE("files: of a range in parts count the bytes up to the first part that 
     CHECK((run(0, {{0, {3, kError, ENOSPC}}, {1, done(8)}, {2, done(4)}, {3, done(8)}}) ==
            std::pair(kError, uint64_t{3 + 8})));
 }
+
+} // namespace test_file_ring

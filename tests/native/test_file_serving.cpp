@@ -1,6 +1,8 @@
 // Tests transfers that a server on the host carries out for its client, asked for over a lane.
 #include "served_fixture.hpp"
 
+namespace test_file_serving {
+
 using namespace zerohop;
 using namespace zerohop::test;
 using storage::Priority;
@@ -286,3 +288,5 @@ TEST_CASE("files served: what asks is given up once its server is lost, or was n
         }
     }
 }
+
+} // namespace test_file_serving

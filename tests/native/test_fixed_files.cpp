@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <vector>
 
+namespace test_fixed_files {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -85,3 +87,5 @@ TEST_CASE("fixed files: more of them than the table has room for") {
     }
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
+
+} // namespace test_fixed_files

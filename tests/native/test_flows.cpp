@@ -4,6 +4,8 @@
 
 #include <sys/ioctl.h>
 
+namespace test_flows {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -265,3 +267,5 @@ TEST_CASE("flows: both sides at once, large and small together") {
     CHECK(same_bytes(pair.a.get(*back.remote), pattern(kBytes, 2)));
     CHECK(sum(pair.a, "bytes_sent") >= 14 * kBytes);
 }
+
+} // namespace test_flows

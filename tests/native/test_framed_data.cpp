@@ -1,6 +1,8 @@
 // Tests writes, reads, page lists and atomics over every path, byte by byte, at sizes around every protocol switch.
 #include "engine_fixture.hpp"
 
+namespace test_framed_data {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -241,3 +243,5 @@ TEST_CASE("lane: a flush waits for mapped copies too") {
     CHECK(pair.a.wait(post(pair.a, request(Kind::flush, 0, 0, 0))) == kOk);
     CHECK(write.op->done());
 }
+
+} // namespace test_framed_data

@@ -2,6 +2,8 @@
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
+namespace test_framed_faults {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -297,3 +299,5 @@ TEST_CASE("fault: closed while other threads post") {
         }
     }
 }
+
+} // namespace test_framed_faults

@@ -5,6 +5,8 @@
 #include <random>
 #include <sys/mman.h>
 
+namespace test_framed_hostile {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -369,3 +371,5 @@ TEST_CASE("hostile: a stopped peer takes no staging buffers from the lanes of ot
         }
     }
 }
+
+} // namespace test_framed_hostile

@@ -1,6 +1,8 @@
 // Tests a peer that lies in its answers, or asks twice by one ticket: that ends the lane, and frees no memory early.
 #include "raw_peer.hpp"
 
+namespace test_framed_hostile_answers {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -237,3 +239,5 @@ TEST_CASE("hostile: one ticket for a write to two shares, or for a message and a
         }
     }
 }
+
+} // namespace test_framed_hostile_answers

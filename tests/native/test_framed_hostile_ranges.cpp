@@ -1,6 +1,8 @@
 // Tests a peer that lies in the ranges of one request: they are refused or end the lane.
 #include "raw_peer.hpp"
 
+namespace test_framed_hostile_ranges {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -143,3 +145,5 @@ TEST_CASE("hostile: ranges that are cut off place nothing beyond what has come")
         }
     }
 }
+
+} // namespace test_framed_hostile_ranges

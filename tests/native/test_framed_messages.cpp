@@ -2,6 +2,8 @@
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
+namespace test_framed_messages {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -303,3 +305,5 @@ TEST_CASE("message: more sends than the receiver lets wait") {
         }
     }
 }
+
+} // namespace test_framed_messages

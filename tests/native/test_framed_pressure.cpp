@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+namespace test_framed_pressure {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -232,3 +234,5 @@ TEST_CASE("pressure: a large write goes on although nobody waits for it and anot
         }
     }
 }
+
+} // namespace test_framed_pressure

@@ -3,6 +3,8 @@
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
+namespace test_framed_refusals {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -204,3 +206,5 @@ TEST_CASE("refusal: credits of refused notifications come back") {
         CHECK(notification(pair.b).value == 5);
     }
 }
+
+} // namespace test_framed_refusals

@@ -1,6 +1,8 @@
 // Tests revocation: after revoke() has returned true, no byte of the share moves any more, whatever was under way.
 #include "raw_peer.hpp"
 
+namespace test_framed_revoke {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -233,3 +235,5 @@ TEST_CASE("revoke: waits for the device's copies, and says so when they take too
         CHECK(same_bytes(pair.b.get(*reach.remote), Bytes(256 * 1024, 2)));
     }
 }
+
+} // namespace test_framed_revoke

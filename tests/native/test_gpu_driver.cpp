@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_gpu_driver {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
@@ -421,3 +423,5 @@ TEST_CASE_TEMPLATE("gpu: more than there is cannot be had", Vendor, Cuda, Hip) {
     CHECK(outcome.status == Status::no_memory);
     CHECK(address == 1);
 }
+
+} // namespace test_gpu_driver

@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <vector>
 
+namespace test_gpu_registration {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
@@ -256,3 +258,5 @@ TEST_CASE("gpu: AMD's devices are flushed by nobody, for HIP has no such functio
     CHECK((Hip::api().flush_direct == nullptr));
     CHECK_FALSE(Gpu(Hip::api()).devices.at(0)->needs_flush());
 }
+
+} // namespace test_gpu_registration

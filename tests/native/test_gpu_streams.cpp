@@ -8,6 +8,8 @@
 
 #include <vector>
 
+namespace test_gpu_streams {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
@@ -174,3 +176,5 @@ TEST_CASE_TEMPLATE("gpu: a copy of which the driver refuses a part has failed on
         CHECK(same_bytes(gpu.read(memory, kBytes), data));
     }
 }
+
+} // namespace test_gpu_streams

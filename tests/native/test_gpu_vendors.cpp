@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace test_gpu_vendors {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -142,3 +144,5 @@ TEST_CASE("gpu: a device reaches a peer's memory of its own vendor directly, and
     }
     settle();
 }
+
+} // namespace test_gpu_vendors

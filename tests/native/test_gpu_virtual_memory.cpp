@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <vector>
 
+namespace test_gpu_virtual_memory {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
@@ -211,3 +213,5 @@ TEST_CASE_TEMPLATE("gpu: virtual memory that a peer describes wrongly is refused
     CHECK(open_descriptors() <= before);
     CHECK(refusal(*gpu.driver, made.exported).ok());
 }
+
+} // namespace test_gpu_virtual_memory

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+namespace test_gpudirect {
+
 using namespace zerohop;
 using namespace zerohop::test;
 using storage::CuFile;
@@ -322,3 +324,5 @@ TEST_CASE("gpudirect: a queue and a file that are closed meanwhile") {
         CHECK(eventually([] { return fake_cufile_files() == 0; }));
     }
 }
+
+} // namespace test_gpudirect

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <thread>
 
+namespace test_guarded {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -240,3 +242,5 @@ TEST_CASE("guarded: a handler that was installed later may call the one before i
           }) == 42);
 }
 #endif
+
+} // namespace test_guarded

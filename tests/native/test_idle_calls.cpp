@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+namespace test_idle_calls {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
@@ -153,3 +155,5 @@ TEST_CASE_TEMPLATE("idle: memory that is full while some is being freed", Vendor
     }
     gpu.alloc(most / 4); // fits although the driver may not have freed the memory yet
 }
+
+} // namespace test_idle_calls

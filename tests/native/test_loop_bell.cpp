@@ -5,6 +5,8 @@
 
 #include <poll.h>
 
+namespace test_loop_bell {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -114,3 +116,5 @@ TEST_CASE("loop bell: it may be closed while it listens, and before the engine o
     pair.b.close();
     CHECK(late.bell.drain().empty());
 }
+
+} // namespace test_loop_bell

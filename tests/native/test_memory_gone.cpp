@@ -2,6 +2,8 @@
 #include "engine_fixture.hpp"
 #include "gone_pages.hpp"
 
+namespace test_memory_gone {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -164,3 +166,5 @@ TEST_CASE("memory gone: taken away again and again while transfers run") {
         over = true;
     }
 }
+
+} // namespace test_memory_gone

@@ -5,6 +5,8 @@
 #include <set>
 #include <thread>
 
+namespace test_notifications {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -317,3 +319,5 @@ TEST_CASE("operation group: of an engine, in flight and posted later, over every
         CHECK(eventually([&] { return reach.local->pins() == 0; }));
     }
 }
+
+} // namespace test_notifications

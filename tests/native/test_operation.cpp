@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <set>
 
+namespace test_operation {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -367,3 +369,5 @@ TEST_CASE("peer: the first loss counts, with its own reason") {
     CHECK_FALSE(peer.lose({Status::closed, Reason::user}));
     CHECK(peer.state() == Outcome{Status::peer_lost, Reason::heartbeat});
 }
+
+} // namespace test_operation

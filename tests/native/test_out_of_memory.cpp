@@ -12,6 +12,8 @@
 #include <functional>
 #include <new>
 
+namespace test_out_of_memory {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -29,10 +31,12 @@ bool fails() {
 
 } // namespace
 
+} // namespace test_out_of_memory
+
 // NOLINTBEGIN(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
 // Not inlined: the compiler would take malloc and free, seen apart, for a mistake.
 [[gnu::noinline]] void* operator new(size_t nbytes) {
-    void* const made = fails() ? nullptr : std::malloc(nbytes == 0 ? 1 : nbytes);
+    void* const made = test_out_of_memory::fails() ? nullptr : std::malloc(nbytes == 0 ? 1 : nbytes);
     if (made == nullptr) {
         throw std::bad_alloc();
     }
@@ -45,6 +49,8 @@ bool fails() {
     std::free(made);
 }
 // NOLINTEND(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
+
+namespace test_out_of_memory {
 
 namespace {
 
@@ -370,3 +376,5 @@ TEST_CASE("out of memory: a call for an idle device that finds no memory for its
     }
     CHECK(after > 1);
 }
+
+} // namespace test_out_of_memory

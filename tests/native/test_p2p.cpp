@@ -2,6 +2,8 @@
 // what is left to the ring. test_p2p_notifications.cpp has the rings of notifications.
 #include "p2p_fixture.hpp"
 
+namespace test_p2p {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -300,3 +302,5 @@ TEST_CASE("p2p: it is looked for the end of a copy when somebody cares, and neit
     CHECK(notification(pair.b).value == 1);
     CHECK(lane.backlog(past, true).look_in_ns == UINT64_MAX);
 }
+
+} // namespace test_p2p

@@ -5,6 +5,8 @@
 
 #include <fcntl.h>
 
+namespace test_p2p_notifications {
+
 using namespace zerohop;
 using namespace zerohop::test;
 namespace framed = zerohop::framed;
@@ -246,3 +248,5 @@ TEST_CASE("p2p: a peer that announces one more than it was granted loses its lan
     CHECK(eventually([&] { return !pair.b.lane->state().ok(); }));
     CHECK(pair.b.lane->state() == Outcome{Status::protocol, Reason::no_credit});
 }
+
+} // namespace test_p2p_notifications

@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 
+namespace test_page_list {
+
 using namespace zerohop;
 
 namespace {
@@ -59,3 +61,5 @@ TEST_CASE("page list: left as it is where nothing is gained") {
     CHECK_FALSE(stays(list({UINT64_MAX, UINT64_MAX - 1}))); // the largest numbers
     CHECK_FALSE(stays(list({5, 9, 7})));
 }
+
+} // namespace test_page_list

@@ -10,6 +10,8 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+namespace test_peer_death {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -296,3 +298,5 @@ TEST_CASE("child: a peer" * doctest::skip()) {
     CHECK(::recv(socket, &last, 1, 0) == 0); // returns when the parent closes its end
     side.close();
 }
+
+} // namespace test_peer_death

@@ -1,6 +1,8 @@
 // Tests who polls and who sleeps: one poller at a time, and no lost wake-up.
 #include "poller_fixture.hpp"
 
+namespace test_poller {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -273,3 +275,5 @@ TEST_CASE("poller: stopped twice, with a caller asleep") {
     CHECK(sleeper.join());
     CHECK(polled.peer->life() == PeerPresence::Life::closed);
 }
+
+} // namespace test_poller

@@ -1,6 +1,8 @@
 // Tests the thread that polls while nobody else does: what wakes it, and when it sleeps again.
 #include "poller_fixture.hpp"
 
+namespace test_progress_thread {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -161,3 +163,5 @@ TEST_CASE("poller: what comes after callers that took turns is done by the progr
         REQUIRE(eventually([&] { return polled.work.taken.load() >= count; }));
     }
 }
+
+} // namespace test_progress_thread

@@ -12,6 +12,8 @@
 #include <memory>
 #include <string>
 
+namespace test_queue_pair {
+
 using namespace zerohop;
 using namespace zerohop::verbs;
 
@@ -236,5 +238,7 @@ TEST_CASE("a device whose domain cannot be made is closed again") {
     CHECK(fake::census() == before);
     fake::reset();
 }
+
+} // namespace test_queue_pair
 
 #endif

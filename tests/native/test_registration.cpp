@@ -13,6 +13,8 @@
 #include <memory>
 #include <string>
 
+namespace test_registration {
+
 using namespace zerohop;
 
 namespace {
@@ -188,3 +190,5 @@ TEST_CASE("a provider that was not built says so") {
     CHECK_FALSE(probe.fix.empty());
     CHECK((kUnbuiltVerbs.endpoint == nullptr && kUnbuiltVerbs.open == nullptr));
 }
+
+} // namespace test_registration

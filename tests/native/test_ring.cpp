@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+namespace test_ring {
+
 using namespace zerohop;
 using namespace zerohop::framed;
 using namespace zerohop::test;
@@ -255,3 +257,5 @@ TEST_CASE("presence: a peer that makes its doorbell block, and fills or empties 
     // A socket, or an event descriptor, is no doorbell.
     CHECK_THROWS_AS(PeerPresence(presence.page_fd(), Descriptor::event().get()), NativeError);
 }
+
+} // namespace test_ring

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+namespace test_share {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -206,3 +208,5 @@ TEST_CASE("mapping: a part of a mapping that is read alone is never writable") {
     const auto whole = make_pinnable<Mapping>(region->fd(), 0, 8192, false);
     CHECK_FALSE(Mapping(whole, 0, 8192, true).writable());
 }
+
+} // namespace test_share

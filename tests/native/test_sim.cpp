@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sys/mman.h>
 
+namespace test_sim {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::accel::test;
@@ -284,3 +286,5 @@ TEST_CASE("sim: host registration") {
     CHECK(sim.driver->register_host(pages + 2 * page, page, true) == kOk);
     munmap(mapped, 3 * page);
 }
+
+} // namespace test_sim

@@ -4,6 +4,8 @@
 #include <array>
 #include <sys/resource.h>
 
+namespace test_sim_faults {
+
 using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::accel::test;
@@ -330,3 +332,5 @@ TEST_CASE("sim: losing a device while threads use it") {
     CHECK_FALSE(went_wrong);
     CHECK(sim.device().stream() == nullptr);
 }
+
+} // namespace test_sim_faults

@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+namespace test_sync {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -73,3 +75,5 @@ TEST_CASE_TEMPLATE("a lock that is held for long is slept for, so that its holde
     CHECK(lock.try_lock());
     CHECK_FALSE(lock.try_lock());
 }
+
+} // namespace test_sync

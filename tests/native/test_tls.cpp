@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+namespace test_tls {
+
 using namespace zerohop;
 using namespace zerohop::test;
 using tcp::TlsSession;
@@ -153,3 +155,5 @@ TEST_CASE("tls: a lane whose other side speaks without it, or does not know the 
         b.close();
     }
 }
+
+} // namespace test_tls

@@ -13,6 +13,8 @@
 
 #include <cerrno>
 
+namespace test_verbs {
+
 using namespace zerohop;
 using namespace zerohop::verbs;
 
@@ -82,5 +84,7 @@ TEST_CASE("slots keep their entries where they are") {
     CHECK(slots.in_use() == 1000);
     CHECK(slots.add() == one); // the slot is used again
 }
+
+} // namespace test_verbs
 
 #endif

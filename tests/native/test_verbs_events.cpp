@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <thread>
 
+namespace test_verbs_events {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -394,5 +396,7 @@ TEST_CASE("verbs events: what fails while a lane or a domain is made leaves noth
     fake::reset();
     side.close();
 }
+
+} // namespace test_verbs_events
 
 #endif

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+namespace test_verbs_lane {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -403,5 +405,7 @@ TEST_CASE("verbs lane: nothing is left open") {
     }
     CHECK(fake::census() == before);
 }
+
+} // namespace test_verbs_lane
 
 #endif

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+namespace test_verbs_reap {
+
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -87,5 +89,7 @@ TEST_CASE("verbs reap: what has ended when its lane is closed ends well, also wh
     later.join();
     CHECK(busy.first.op->status() == Status::ok);
 }
+
+} // namespace test_verbs_reap
 
 #endif

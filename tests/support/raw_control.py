@@ -31,14 +31,15 @@ def proof_key(secret: bytes | None) -> bytes:
 class RawControl:
     """A socket to a Context's listener."""
 
-    def __init__(self, url: str, *, unix: bool) -> None:
+    def __init__(self, url: str, *, unix: bool, source: str = "") -> None:
+        """Connect; over TCP from this address, if one is given."""
         self.where = address.parse(url)
         if unix:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.socket.settimeout(ANSWER_S)
             self.socket.connect(self.where.socket_path)
         else:
-            self.socket = socket.create_connection((self.where.host, self.where.port), ANSWER_S)
+            self.socket = socket.create_connection((self.where.host, self.where.port), ANSWER_S, (source, 0))
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         frame = wire.encode(message)

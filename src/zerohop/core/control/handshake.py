@@ -274,7 +274,11 @@ async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
         raise Refused(ENCRYPTION if isinstance(error, Unsupported) else LIMIT, error.reason) from None
     if contexts is not None:
         await channel.protect(contexts.listen, server_side=True)
-    prove = await _expect(channel, wire.Prove)
+    try:
+        prove = await _expect(channel, wire.Prove)
+    except Refused as refusal:
+        # This side has refused nothing, and a stranger does not choose the topic of a warning.
+        raise ProtocolError(f"the connecting side has given up: {refusal.text}") from None
     if not transcript.verify(key, "client", prove.proof):
         # Without a secret there is nothing to guess, and nobody to slow down.
         raise Refused(SECRET, "wrong secret" if me.secret else "wrong proof", guess=me.secret is not None)
