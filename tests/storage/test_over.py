@@ -8,6 +8,7 @@ import gc
 import mmap
 import weakref
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,6 @@ from zerohop.storage.serving.delivery import _all_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from support.fixtures import OpenContext, StartPeer
 
@@ -75,6 +75,68 @@ def test_a_transfer_that_nobody_waits_for(open_context: OpenContext, tmp_path: P
         with contextlib.suppress(zh.ZerohopError, CancelledError):
             reading.result(PATIENCE_S)
         store.close()
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "write"])
+def test_the_file_of_a_client_that_is_gone(open_context: OpenContext, tmp_path: Path, writes: bool) -> None:
+    """It is closed then, and not when the garbage collector happens to run."""
+    with (tmp_path / "data").open("wb") as file:
+        file.truncate(TIB)
+    there = open_context(Options(providers=("tcp",)))
+    gc.collect()
+    gc.disable()
+    try:
+        with storage.Server(tmp_path, ctx=there) as server:
+            for _ in range(5):
+                context = Options(providers=("tcp",)).open()
+                store = open_remote(server.url, context)
+                memory = context.alloc(64 << 20)
+                opened = store.open("data", "r+").result(PATIENCE_S)
+                operation: Any = opened.write_from(memory) if writes else opened.read_into(memory)
+                (client,) = server._answers.clients.values()
+                moves = client.moves
+                eventually(lambda moves=moves: bool(moves), "the server was not asked")  # type: ignore[misc]  # a dict
+                context.close()
+                with contextlib.suppress(zh.ZerohopError, CancelledError):
+                    operation.result(PATIENCE_S)
+                opened.close()
+                store.close()
+                del client, moves, opened, operation
+                eventually(lambda: not descriptors_of(tmp_path / "data"), "the file stays open")
+    finally:
+        gc.enable()
+
+
+def descriptors_of(path: Path) -> list[str]:
+    """The descriptors of this process that are of a file."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if each.readlink() == path:
+                found.append(each.name)
+    return found
+
+
+def test_a_long_folder_is_listed_once(open_context: OpenContext, tmp_path: Path) -> None:
+    """Its names go in pages; the time for all of them does not grow with the number of pages."""
+    names = sorted(f"{number:0200}" for number in range(2000))
+    for name in names:
+        (tmp_path / name).touch()
+    there, context = open_context(Options()), open_context(Options())
+    with storage.Server(tmp_path, ctx=there) as server, open_remote(server.url, context) as store:
+        lists, call = [], server._store.folder_call
+
+        def counted(kind: str, *paths: str, numbers: tuple[int, ...] = ()) -> Any:
+            lists.append(kind)
+            return call(kind, *paths, numbers=numbers)
+
+        server._store.folder_call = counted  # type: ignore[method-assign]  # what is counted
+        assert sorted(store.listdir().result(PATIENCE_S)) == names
+        assert lists == ["listdir"]
+        (tmp_path / "a name").touch()
+        assert sorted(store.listdir().result(PATIENCE_S)) == sorted([*names, "a name"])
+        (client,) = server._answers.clients.values()
+        assert not client.listings
 
 
 def test_calls_that_were_given_up(open_context: OpenContext, start_peer: StartPeer, tmp_path: Path) -> None:

@@ -90,7 +90,10 @@ class Deferred(InFlight[T]):
         self.parts: tuple[Explanation, ...] = ()
 
     def result(self, timeout: float | None = None) -> T:
-        return self._outcome(timeout)
+        try:
+            return self._outcome(timeout)
+        finally:
+            del self  # which has its error, whose traceback has this frame
 
     def cancel(self) -> bool:
         cancelled = super().cancel()

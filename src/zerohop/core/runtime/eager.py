@@ -21,19 +21,24 @@ class Rest(Generic[T]):
         self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, T]:
-        waits_for, sent = self._waits_for, None
-        while True:
-            try:
-                sent = yield waits_for
-            except BaseException as error:  # noqa: BLE001 - also a cancellation: the coroutine decides on it
-                failure: BaseException | None = error
-            else:
-                failure = None
-            try:
-                waits_for = self._work.send(sent) if failure is None else self._work.throw(failure)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        waits_for, self._waits_for = self._waits_for, None
+        sent, failure = None, None
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except BaseException as error:  # noqa: BLE001 - also a cancellation: the coroutine decides on it
+                    failure = error
+                else:
+                    failure = None
+                try:
+                    waits_for = self._work.send(sent) if failure is None else self._work.throw(failure)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+        finally:
+            # The traceback of an error has this frame, which is to have neither the error nor a future that has it.
+            del waits_for, failure
 
 
 def begin(work: Coroutine[Any, Any, T]) -> T | Rest[T]:

@@ -141,7 +141,10 @@ class InFlight(NativeInFlight, Operation[T]):
 
             raise asyncio.CancelledError
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # which has the error, whose traceback has this frame
         return self._value
 
     def _outcome(self, timeout: float | None = None) -> T:
@@ -149,7 +152,10 @@ class InFlight(NativeInFlight, Operation[T]):
         if self._cancelled:
             raise cancelled_error()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # which has the error, whose traceback has this frame
         return self._value
 
     def _join(self, timeout: float | None) -> None:

@@ -253,7 +253,10 @@ class Failed(Finished[T]):
 
     def result(self, timeout: float | None = None) -> T:  # noqa: ARG002
         self._seen = True
-        raise self._error
+        try:
+            raise self._error
+        finally:
+            del self  # which has the error, whose traceback has this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:  # noqa: ARG002
         self._seen = True
@@ -263,7 +266,10 @@ class Failed(Finished[T]):
         self._seen = True
         if must_yield(self._core):
             yield
-        raise self._error
+        try:
+            raise self._error
+        finally:
+            del self  # which has the error, whose traceback has this frame
 
     def _progress(self) -> str:
         self._seen = True

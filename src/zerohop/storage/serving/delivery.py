@@ -99,6 +99,11 @@ class Delivery:
         at_once = asyncio.Semaphore(_BLOCKS_AT_ONCE)
         tasks: set[asyncio.Task[None]] = set()
 
+        def begin(pieces: Pieces) -> None:
+            task = asyncio.ensure_future(self._by_block(blocks, client, pieces))
+            tasks.add(task)
+            task.add_done_callback(ended)
+
         def ended(task: asyncio.Task[None]) -> None:
             at_once.release()
             if not task.cancelled() and task.exception() is None:
@@ -112,14 +117,15 @@ class Delivery:
                 if (status := self._over()) is not None:
                     self.results.fail_rest(pieces, status)
                     break
-                task = asyncio.ensure_future(self._by_block(blocks, client, pieces))
-                tasks.add(task)
-                task.add_done_callback(ended)
+                begin(pieces)
             await asyncio.gather(*tasks)
         except BaseException:
             self.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+        finally:
+            # The error of a task has this frame in its traceback, and with it the file that it would keep open.
+            tasks.clear()
 
     async def _by_block(self, blocks: Blocks, client: Borrower, pieces: Pieces) -> None:
         async with blocks.lent(client) as block:
@@ -224,16 +230,19 @@ class Delivery:
 
 
 async def _all_of(operations: list[Operation[Any]]) -> None:
-    """Wait for the end of all, and raise the first error; the block is another client's afterwards."""
+    """Wait for the end of all, and raise the first one's error; the block is another client's afterwards.
+
+    The list is empty then, and no variable has an operation: each has its error, whose traceback has these frames, and
+    these frames have the file, which would stay open.
+    """
     failed = None
-    for operation in operations:
+    while operations:
         try:
-            await operation
+            await operations.pop()
         except ZerohopError as error:
-            failed = failed or error
+            failed = error
     if failed is not None:
         try:
             raise failed
         finally:
-            # The error has this frame in its traceback, and with it the file that it would keep open.
             del failed

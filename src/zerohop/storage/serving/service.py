@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import errno
 import itertools
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from zerohop.storage.serving.client import Reach
 
 _INT64: Final = np.dtype("<i8")
+# Folders of one client whose names are kept while it asks for page after page of them.
+_MOST_LISTINGS: Final = 8
 
 
 class StorageService:
@@ -142,10 +145,13 @@ class StorageService:
         try:
             return wire.encode(await self._do(client, request))
         except (ZerohopError, NativeError, ValueError, OverflowError) as error:
-            said = from_native(*error.args) if isinstance(error, NativeError) else error
-            return wire.encode(_failed(server_closed() if self.ended or isinstance(said, Closed) else said))
+            return wire.encode(self._failure(error))
         finally:
             client.calls -= 1
+
+    def _failure(self, error: Exception) -> wire.Failed:
+        said = from_native(*error.args) if isinstance(error, NativeError) else error
+        return _failed(server_closed() if self.ended or isinstance(said, Closed) else said)
 
     async def _do(self, client: Client, request: wire.Request) -> wire.Answer:
         if isinstance(request, wire.Move):
@@ -162,7 +168,7 @@ class StorageService:
             opened = await self._blocking(lambda: self._store.open(path, request.mode, direct=request.direct).result())  # type: ignore[arg-type]  # the store checks the mode
             return client.add_file(opened)
         if isinstance(request, wire.FolderCall):
-            return await self._folder_call(request)
+            return await self._folder_call(client, request)
         assert isinstance(request, wire.FileCall)
         file = client.file(request.file)
         if request.kind not in file_calls.CALLS or len(request.args) != file_calls.CALLS[request.kind][1]:
@@ -172,7 +178,7 @@ class StorageService:
         value = await self._blocking(lambda: self._store.file_call(request.kind, file, *request.args).result())
         return _result(value)
 
-    async def _folder_call(self, request: wire.FolderCall) -> wire.Answer:
+    async def _folder_call(self, client: Client, request: wire.FolderCall) -> wire.Answer:
         kind, paths = request.kind, [os.fsdecode(path) for path in request.paths]
         count = len(request.numbers)
         takes = (0, 2) if kind == "utime" else (0,)
@@ -180,9 +186,30 @@ class StorageService:
             raise ValueError(f"no such call: {kind!r} of {len(paths)} paths and {count} numbers")
         if self._read_only and kind in names.CHANGING:
             raise _read_only(kind, request.paths[0])
+        if kind == "listdir":
+            return await self._page(client, paths[0], request.after)
         times = tuple(request.numbers)
         value = await self._blocking(lambda: self._store.folder_call(kind, *paths, numbers=times).result())
-        return _page(value, request.after) if kind == "listdir" else _result(value)
+        return _result(value)
+
+    async def _page(self, client: Client, path: str, after: bytes) -> wire.Names:
+        """Return as many names of a folder after one as an answer has room for. The first page lists it for all."""
+        found = client.listings.pop(path, None) if after else None
+        if found is None:
+            # Not on the control thread: a folder may have millions of names.
+            found = await self._blocking(
+                lambda: sorted(map(os.fsencode, self._store.folder_call("listdir", path).result()))
+            )
+        first = last = bisect.bisect_right(found, after) if after else 0
+        size = 0
+        while last < len(found) and size < wire.PAGE_BYTES:
+            size += len(found[last]) + 3
+            last += 1
+        if last < len(found):
+            client.listings[path] = found
+            if len(client.listings) > _MOST_LISTINGS:
+                client.listings.popitem(last=False)
+        return wire.Names(found[first:last], more=last < len(found))
 
     async def _move(self, client: Client, request: wire.Move) -> wire.Answer:
         file = client.file(request.file)
@@ -244,16 +271,6 @@ def _failed(error: Exception) -> wire.Failed:
         return wire.Failed(type(error).__name__, error.reason, error.fix, 0)
     path = os.fsencode(error.filename)[: wire.LONGEST_PATH]
     return wire.Failed(type(error).__name__, error.reason, error.fix, error.errno, path)
-
-
-def _page(found: list[str], after: bytes) -> wire.Names:
-    """Return as many names after one as an answer has room for."""
-    rest = sorted(name for name in map(os.fsencode, found) if name > after)
-    size, count = 0, 0
-    while count < len(rest) and size < wire.PAGE_BYTES:
-        size += len(rest[count]) + 3
-        count += 1
-    return wire.Names(rest[:count], more=count < len(rest))
 
 
 def _result(value: int | str | os.stat_result | None) -> wire.Value | wire.Stat | wire.Target:
