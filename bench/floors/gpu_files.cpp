@@ -99,9 +99,9 @@ public:
     }
     ~FileToGpu() {
         void* popped = nullptr;
-        driver().context_push(gpu_.context());
+        api_.context_push(gpu_.context());
         buffers_.clear();
-        driver().context_pop(&popped);
+        api_.context_pop(&popped);
     }
     FileToGpu(const FileToGpu&) = delete;
     FileToGpu& operator=(const FileToGpu&) = delete;
@@ -111,6 +111,7 @@ public:
         std::atomic<size_t> next{0};
         std::vector<std::exception_ptr> failures(threads_);
         std::vector<std::thread> threads;
+        threads.reserve(threads_);
         const int64_t start = now_ns(), deadline = deadline_after(seconds);
         for (size_t i = 0; i < threads_; ++i) {
             threads.emplace_back([&, i] {
@@ -158,6 +159,7 @@ private:
             buffers_[thread * kBuffers + i]->stream.synchronize();
     }
 
+    const Driver& api_ = driver();
     Descriptor file_;
     size_t block_bytes_;
     size_t threads_;
