@@ -110,7 +110,10 @@ class FileTransfer(InFlight[int]):
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for the end, and return the number of bytes."""
-        return self._outcome(timeout)
+        try:
+            return self._outcome(timeout)
+        finally:
+            del self  # which has its error, whose traceback has this frame
 
     def _value_of(self, native: Op) -> int:
         return native.bytes_done

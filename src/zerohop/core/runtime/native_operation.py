@@ -268,7 +268,10 @@ class WithValue(InFlight[T]):
     _value_from: int
 
     def result(self, timeout: float | None = None) -> T:
-        return self._outcome(timeout)
+        try:
+            return self._outcome(timeout)
+        finally:
+            del self  # which has its error, whose traceback has this frame
 
     def _value_of(self, native: Op) -> T:
         value: Any = native.value

@@ -61,7 +61,10 @@ class Gathered(Generic[T]):
             ZerohopError: the first error in the order of the operations; all have ended.
         """
         self._asked = True
-        return _values(self.operations, timeout)
+        try:
+            return _values(self.operations, timeout)
+        finally:
+            del self  # whose operations have errors, whose tracebacks have this frame
 
     def cancel(self) -> bool:
         """Cancel the operations that are in flight; return False if there are none."""
@@ -75,8 +78,8 @@ class Gathered(Generic[T]):
             if pending:
                 # Only the first is polled for: a loop must not be held up once per operation.
                 pending[0]._spin()
-            for operation in pending:
-                yield from ended(operation).__await__()
+            while pending:
+                yield from ended(pending.pop(0)).__await__()
         except BaseException:
             self.cancel()
             raise
@@ -89,6 +92,8 @@ class Gathered(Generic[T]):
             import asyncio
 
             raise asyncio.CancelledError from None
+        finally:
+            del self, pending  # each has its error, whose traceback has this frame
 
     def __del__(self) -> None:
         if not getattr(self, "_asked", True):  # the constructor may have raised
@@ -205,7 +210,10 @@ def wait_all(operations: Iterable[Operation[T]], timeout: float | None = None) -
     found = _checked(operations)
     if on_event_loop() and not all(operation.done() for operation in found):
         raise TypeError(f"wait_all() would hold up the event loop that runs on this thread; {_AWAIT}")
-    return Results(_values(found, timeout))
+    try:
+        return Results(_values(found, timeout))
+    finally:
+        del operations, found  # each has its error, whose traceback has this frame
 
 
 def gather(operations: Iterable[Operation[T]]) -> Gathered[T]:
@@ -243,7 +251,9 @@ def _new_queue(core: Runtime) -> CompletionQueue:
 
 def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
     deadline = 0 if timeout is None else deadline_after(timeout)
-    values, failed = [], None
+    values: list[T] = []
+    operation: Operation[T] | None = None
+    failed: Operation[T] | None = None
     for operation in operations:
         left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
         try:
@@ -253,11 +263,16 @@ def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
             if not operation._poll() or not _is_outcome(operation, error):
                 raise
             failed = failed or operation
-    if failed is not None:
-        failed.result(0)
-        # The operation ended well just when the wait for it timed out.
-        return [operation.result(0) for operation in operations]
-    return values
+    try:
+        if failed is not None:
+            failed.result(0)
+            # The operation ended well just when the wait for it timed out.
+            return [operation.result(0) for operation in operations]
+        return values
+    finally:
+        # Each has its error, whose traceback has this frame.
+        operation = failed = None
+        del operations
 
 
 def _is_outcome(operation: Operation[Any], error: Exception) -> bool:

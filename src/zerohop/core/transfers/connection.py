@@ -227,7 +227,10 @@ class _Receive(InFlight[Received]):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> Received:
-        return self._outcome(timeout)
+        try:
+            return self._outcome(timeout)
+        finally:
+            del self  # which has its error, whose traceback has this frame
 
     def _value_of(self, native: Op) -> Received:
         core: Any = self._core
