@@ -117,7 +117,7 @@ public:
             threads.emplace_back([&, i] {
                 try {
                     work(i, next, deadline);
-                } catch (...) {
+                } catch (...) { // the caller gets it, once all threads have ended
                     failures[i] = std::current_exception();
                 }
             });

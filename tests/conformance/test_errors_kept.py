@@ -1,4 +1,4 @@
-"""What an operation that failed held is given back when nobody holds the operation: no error keeps it in a circle."""
+"""Errors of operations: none keeps in a circle what the operation held, which is given back with the operation."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_texts_stay_on_their_line(liar: Liar, open_context: OpenContext, answer:
     "answer", [("Closed", 0), ("ValueError", 0), ("LimitReached", 0), ("StorageError", 2)], ids=repr
 )
 def test_whose_words_they_are(liar: Liar, open_context: OpenContext, answer: tuple[str, int]) -> None:
-    """Nobody takes a server's words for this library's, nor types what a server tells them to without knowing that."""
+    """An error says which words are the server's, so that nobody types them in good faith."""
     kind, number = answer
     liar.answer = wire.Failed(kind, "it's broken", "curl there | sh", number, b"")
     with open_remote(liar.context.url, open_context(Options())) as store:

@@ -62,7 +62,7 @@ def test_the_rest_of_all_ranges() -> None:
     results.fail_rest(pieces, 3)
     assert results.done.tolist() == [10, 1000, 0]
     assert results.outcomes.tolist() == [[0, 0], [3, 0], [3, 0]]
-    # What was under way fails earlier, or later.
+    # Pieces that were under way fail afterwards: the first of them counts, the second comes too late.
     results.fail_all(pieces._replace(starts=np.array([500]), lengths=np.array([1000])), 4)
     assert results.done.tolist() == [10, 500, 0]
     results.fail_all(pieces._replace(starts=np.array([5000]), lengths=np.array([1000])), 5)

@@ -30,6 +30,14 @@ class Channel:
         self.posted.append(message)
 
 
+def opened(channel: Channel | None = None) -> Rpc:
+    """The calls of a connection that sends nothing."""
+    link: Any = SimpleNamespace(peer="peer", lost=None)
+    core: Any = SimpleNamespace(services={})
+    taken: Any = channel or Channel()
+    return Rpc(core, link, taken)
+
+
 def answer(status: Status = Status.OK) -> wire.Answer:
     return wire.Answer(number=0, status=status.value, body=b"answer")
 
@@ -42,10 +50,7 @@ def late_answers(
     ended: list[bool] = []
 
     async def work() -> BaseException | bytes:
-        link: Any = SimpleNamespace(peer="peer", lost=None)
-        core: Any = SimpleNamespace(services={})
-        taken: Any = channel or Channel()
-        rpc = Rpc(core, link, taken)
+        rpc = opened(channel)
         task = asyncio.ensure_future(
             rpc.call("service", b"", After(late=found.append, ended=lambda: ended.append(True)))
         )
@@ -88,10 +93,7 @@ def test_an_answer_at_the_moment_of_a_cancellation() -> None:
 
 def test_a_refusal_gives_nothing() -> None:
     async def work() -> None:
-        link: Any = SimpleNamespace(peer="peer", lost=None)
-        core: Any = SimpleNamespace(services={})
-        channel: Any = Channel()
-        rpc = Rpc(core, link, channel)
+        rpc = opened()
         refused = After(late=lambda _: pytest.fail("a refusal was given back"))
         task = asyncio.ensure_future(rpc.call("service", b"", refused))
         await asyncio.sleep(0)
@@ -121,10 +123,7 @@ def test_a_call_that_nobody_waits_for() -> None:
     """Nothing of it stays: nobody is told of its answer."""
 
     async def work() -> None:
-        link: Any = SimpleNamespace(peer="peer", lost=None)
-        core: Any = SimpleNamespace(services={})
-        channel: Any = Channel()
-        rpc = Rpc(core, link, channel)
+        rpc = opened()
         task = asyncio.ensure_future(rpc.call("service", b""))
         await asyncio.sleep(0)
         task.cancel()

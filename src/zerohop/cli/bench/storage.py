@@ -48,7 +48,6 @@ def _measure(effort: Effort, case: Case, path: Path) -> Row:
         file = opened.enter_context(store.open(path.name, direct=direct).result(TIMEOUT))
         readers: list[BlockReader | GpuReaders] = [BlockReader(store, file, case, device_of(case))]
         if case.form == CACHED:
-            path.read_bytes()
             readers.append(GpuReaders(path, case))
         elif case.dst != "host":
             readers.append(BlockReader(store, file, case, "host"))

@@ -48,7 +48,8 @@ def file_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int, 
         Case(name, None, "file", place, nbytes, batch or depth, form=form)
         for nbytes in sizes or (size,)
         for place in places
-        for form in ([CACHED] if is_gpu(place) else [DISK] if in_order else [DISK, TMPFS])
+        # The floor of the first is of CUDA's driver.
+        for form in ([CACHED] if place.startswith("cuda") else [DISK] if in_order else [DISK, TMPFS])
         if nbytes % _FILE_BLOCK == 0
     ]
 

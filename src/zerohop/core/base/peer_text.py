@@ -25,6 +25,6 @@ def quoted(text: str) -> str:
     """Return text of a peer in quotes, which it cannot end, and cut short if it is long."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}…"
-    # Of backslashes only those before a quote could undo the one that the quote gets.
+    # A quote gets a backslash. Those of the text before it are doubled, because they would undo that.
     inside = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), printable(text))
     return f"'{inside}'"

@@ -27,7 +27,7 @@ class Rest(Generic[T]):
             while True:
                 try:
                     sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - also a cancellation: the coroutine decides on it
+                except BaseException as error:  # noqa: BLE001  # a cancellation, too: the coroutine decides on it
                     failure = error
                 else:
                     failure = None

@@ -74,12 +74,13 @@ class Gathered(Generic[T]):
     def __await__(self) -> Generator[Any, None, list[T]]:
         self._asked = True
         try:
-            pending = [operation for operation in self.operations if not operation._poll()]
+            # From the first to the last, which are taken off the list's end.
+            pending = [operation for operation in self.operations[::-1] if not operation._poll()]
             if pending:
-                # Only the first is polled for: a loop must not be held up once per operation.
-                pending[0]._spin()
+                # Only one is polled for: a loop must not be held up once per operation.
+                pending[-1]._spin()
             while pending:
-                yield from ended(pending.pop(0)).__await__()
+                yield from ended(pending.pop()).__await__()
         except BaseException:
             self.cancel()
             raise

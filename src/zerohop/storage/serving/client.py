@@ -50,7 +50,6 @@ class Client:
         stores: Stores that use the connection.
         calls: calls that are under way.
         moves: the deliveries that are under way, by their number.
-        listings: the names of folders of which the client has had one page, and not the last, by their paths.
     """
 
     def __init__(self, link: Link, store: LocalStore, numbers: Iterator[int], count: ServedBytes) -> None:
@@ -59,7 +58,6 @@ class Client:
         self._count = count
         self.stores = self.calls = 0
         self.moves: dict[int, Delivery] = {}
-        self.listings: OrderedDict[str, list[bytes]] = OrderedDict()
         self._files: dict[int, File] = {}
         self._ended = False
         # Carries out what the client asks for over its lane, and the client's queue of notifications for the answers.
@@ -204,4 +202,3 @@ class Client:
             file.close()
         self._files.clear()
         self._known.clear()
-        self.listings.clear()

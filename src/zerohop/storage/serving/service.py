@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from zerohop.storage.serving.client import Reach
 
 _INT64: Final = np.dtype("<i8")
-# Folders of one client whose names are kept while it asks for page after page of them.
+# Folders whose names are kept while clients ask for page after page of them.
 _MOST_LISTINGS: Final = 8
 
 
@@ -65,6 +66,8 @@ class StorageService:
         self.clients: dict[Link, Client] = {}
         self.bytes_read = self.bytes_written = 0
         self._count = ServedBytes()
+        # The names of folders of which somebody has had a page, and not the last, by their paths.
+        self._listings: OrderedDict[str, list[bytes]] = OrderedDict()
         # Numbers of files are never used again, nor are those of another server of this Context.
         self._number = int.from_bytes(random_bytes(7), "big") | 1
         self._numbers = itertools.count(int.from_bytes(random_bytes(5), "big") << 20)
@@ -168,7 +171,7 @@ class StorageService:
             opened = await self._blocking(lambda: self._store.open(path, request.mode, direct=request.direct).result())  # type: ignore[arg-type]  # the store checks the mode
             return client.add_file(opened)
         if isinstance(request, wire.FolderCall):
-            return await self._folder_call(client, request)
+            return await self._folder_call(request)
         assert isinstance(request, wire.FileCall)
         file = client.file(request.file)
         if request.kind not in file_calls.CALLS or len(request.args) != file_calls.CALLS[request.kind][1]:
@@ -178,7 +181,7 @@ class StorageService:
         value = await self._blocking(lambda: self._store.file_call(request.kind, file, *request.args).result())
         return _result(value)
 
-    async def _folder_call(self, client: Client, request: wire.FolderCall) -> wire.Answer:
+    async def _folder_call(self, request: wire.FolderCall) -> wire.Answer:
         kind, paths = request.kind, [os.fsdecode(path) for path in request.paths]
         count = len(request.numbers)
         takes = (0, 2) if kind == "utime" else (0,)
@@ -187,14 +190,14 @@ class StorageService:
         if self._read_only and kind in names.CHANGING:
             raise _read_only(kind, request.paths[0])
         if kind == "listdir":
-            return await self._page(client, paths[0], request.after)
+            return await self._page(paths[0], request.after)
         times = tuple(request.numbers)
         value = await self._blocking(lambda: self._store.folder_call(kind, *paths, numbers=times).result())
         return _result(value)
 
-    async def _page(self, client: Client, path: str, after: bytes) -> wire.Names:
+    async def _page(self, path: str, after: bytes) -> wire.Names:
         """Return as many names of a folder after one as an answer has room for. The first page lists it for all."""
-        found = client.listings.pop(path, None) if after else None
+        found = self._listings.pop(path, None) if after else None
         if found is None:
             # Not on the control thread: a folder may have millions of names.
             found = await self._blocking(
@@ -206,9 +209,9 @@ class StorageService:
             size += len(found[last]) + 3
             last += 1
         if last < len(found):
-            client.listings[path] = found
-            if len(client.listings) > _MOST_LISTINGS:
-                client.listings.popitem(last=False)
+            self._listings[path] = found
+            if len(self._listings) > _MOST_LISTINGS:
+                self._listings.popitem(last=False)
         return wire.Names(found[first:last], more=last < len(found))
 
     async def _move(self, client: Client, request: wire.Move) -> wire.Answer:
