@@ -45,6 +45,8 @@ test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k 
 	@$(SETUP) test
 	@$(pytest) -m "not slow and not cuda" $(T)
 
+# With PART=K/N the K-th of N parts of their tests: these repeat, in another setting, what other targets test.
+test-plain-user test-asan test-tsan lab: export ZEROHOP_TEST_PART = $(PART)
 test-plain-user: ## tests as another user than root, without RDMA's headers, Ctrl-C ignored; T='tests/x.py' narrows
 	@$(SETUP) test
 	@scripts/plain_user.sh $(T)

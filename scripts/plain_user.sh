@@ -67,6 +67,7 @@ exec setpriv --reuid="$user" --regid="$group" --clear-groups env -i PATH="$path"
     LANG=C.UTF-8 SKBUILD_CMAKE_BUILD_TYPE=None ${ZEROHOP_WERROR:+ZEROHOP_WERROR=$ZEROHOP_WERROR} \
     ZEROHOP_TEST_REPORT="$home/t/report" ZEROHOP_TEST_FLAKY="$home/t/flaky" \
     ${ZEROHOP_TEST_PATIENCE:+ZEROHOP_TEST_PATIENCE=$ZEROHOP_TEST_PATIENCE} \
+    ${ZEROHOP_TEST_PART:+ZEROHOP_TEST_PART=$ZEROHOP_TEST_PART} \
     ${ZEROHOP_TEST_AGAIN:+ZEROHOP_TEST_AGAIN=$ZEROHOP_TEST_AGAIN} \
     bash -euc '
         python -m venv --without-pip .venv

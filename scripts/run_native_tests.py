@@ -1,8 +1,8 @@
 """Runs the native tests, a part of them on each processor, and reports the result.
 
 Usage: run_native_tests.py BINARY [DOCTEST OPTION…]. With options there is one run, with doctest's own output. Without,
-ZEROHOP_TEST_AGAIN, ZEROHOP_TEST_REPORT and ZEROHOP_TEST_FLAKY have the meaning that they have for run_tests.py. A
-part whose process dies has failed, and is not run again.
+ZEROHOP_TEST_AGAIN, ZEROHOP_TEST_REPORT and ZEROHOP_TEST_FLAKY have the meaning that they have for run_tests.py, and
+with ZEROHOP_TEST_PART=K/N the K-th of N parts of the tests runs. A process that dies has failed, and is not run again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from run_tests import append, run_again
 # A part that takes longer is taken as hanging.
 _LIMIT_S = 900
 _TIMED_OUT = 124  # timeout's own exit status
-# More parts than processors, since some take longer than others, and each is reported at its end.
-_PARTS = 16
+# More processes than processors, since some take longer than others, and each is reported at its end.
+_PROCESSES = 16
 _SLOWEST = 5
 
 
@@ -35,7 +35,7 @@ def _ending(status: int) -> str:
 
 
 class Part:
-    """Runs one process, and holds its results."""
+    """Runs some of the tests in one process, and holds its results."""
 
     def __init__(self, binary: str, *options: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -75,13 +75,17 @@ def count(binary: str) -> int:
 
 
 def run_in_parts(binary: str) -> list[Part]:
-    """Run all tests, as many parts at once as there are processors, and report each at its end."""
+    """Run the tests, as many processes at once as there are processors, and report each at its end."""
     total = count(binary)
-    edges = [total * part // _PARTS for part in range(_PARTS + 1)]
+    part_of_all, parts_of_all = (int(number) for number in (os.environ.get("ZEROHOP_TEST_PART") or "1/1").split("/"))
+    pieces = _PROCESSES * parts_of_all
+    edges = [total * piece // pieces for piece in range(pieces + 1)]
+    ranges = list(pairwise(edges))[part_of_all - 1 :: parts_of_all]
+    total = sum(last - first for first, last in ranges)
     parts = []
-    with ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        ranges = [(f"--first={first + 1}", f"--last={last}") for first, last in pairwise(edges)]
-        for part in pool.map(lambda options: Part(binary, *options), ranges):
+    with ThreadPoolExecutor(min(_PROCESSES, os.cpu_count() or 1)) as pool:
+        options = [(f"--first={first + 1}", f"--last={last}") for first, last in ranges]
+        for part in pool.map(lambda chosen: Part(binary, *chosen), options):
             parts.append(part)
             if part.died or part.failed:
                 print(part.output, flush=True)

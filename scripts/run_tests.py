@@ -102,9 +102,10 @@ def main() -> int:
     for run in runs:
         if run.report:
             append("ZEROHOP_TEST_REPORT", run.report)
-    # A slice may contain no test of a suite.
+    # A part may contain no test of a suite.
     if all(run.status == _NONE_SELECTED for run in runs):
-        return 0 if os.environ.get("ZEROHOP_TEST_SLICE") else _NONE_SELECTED
+        in_part = os.environ.get("ZEROHOP_TEST_SLICE") or os.environ.get("ZEROHOP_TEST_PART")
+        return 0 if in_part else _NONE_SELECTED
     broken = [run.status for run in runs if run.broken]
     if broken:
         return broken[0]

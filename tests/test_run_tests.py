@@ -58,7 +58,10 @@ class Ran(NamedTuple):
 def run(tmp_path: Path) -> Callable[..., Ran]:
     """Returns a function that runs tests of this text with scripts/run_tests.py, as .ci/run does."""
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'tests'}\nmarkers =\n    alone: alone\n")
-    (tmp_path / "conftest.py").write_text("from support.report import register as pytest_configure\n")
+    (tmp_path / "conftest.py").write_text(
+        "from support.report import register as pytest_configure\n"
+        "from support.selection import pytest_collection_modifyitems\n"
+    )
 
     def run_text(text: str, *arguments: str, again: int = 2) -> Ran:
         (tmp_path / "test_it.py").write_text(text)
@@ -126,6 +129,18 @@ def test_what_minds_a_neighbour(run: Callable[..., Ran]) -> None:
     ran = run(ALONE + RIGHT, "--jobs", "2")
     assert ran.status == 0, ran.output
     assert [report["passed"] for report in ran.reports] == [1, 1]
+
+
+def test_each_test_is_in_one_part(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(RIGHT.replace("right", f"right_{i}") for i in range(9))
+    passed = []
+    for part in "12":
+        monkeypatch.setenv("ZEROHOP_TEST_PART", f"{part}/2")
+        ran = run(text, "--jobs", "1")
+        assert ran.status == 0, ran.output
+        passed.append(int(str(ran.reports[-1]["passed"])))
+    assert 0 not in passed
+    assert sum(passed) == 9
 
 
 def test_what_cannot_be_collected(run: Callable[..., Ran]) -> None:
