@@ -54,7 +54,9 @@ constexpr size_t kPage = 4096;
     stream_lines(to, from, pages * (kPage / kLine));
 }
 
-void stream_unguarded(void* dst, const void* src, size_t nbytes) {
+} // namespace
+
+void stream_payload(void* dst, const void* src, size_t nbytes) {
     static const bool has_avx = __builtin_cpu_supports("avx") != 0;
     auto* to = static_cast<std::byte*>(dst);
     const auto* from = static_cast<const std::byte*>(src);
@@ -75,21 +77,15 @@ void stream_unguarded(void* dst, const void* src, size_t nbytes) {
     copy_payload(to + done, from + done, nbytes - done);
 }
 
-} // namespace
-
 void stream_fence() {
     _mm_sfence();
 }
 
 #else
 
-namespace {
-
-void stream_unguarded(void* dst, const void* src, size_t nbytes) {
+void stream_payload(void* dst, const void* src, size_t nbytes) {
     copy_payload(dst, src, nbytes);
 }
-
-} // namespace
 
 void stream_fence() {}
 
@@ -97,7 +93,7 @@ void stream_fence() {}
 
 Gone copy_streaming(void* dst, const void* src, size_t nbytes) {
     return guarded({reinterpret_cast<uint64_t>(dst), nbytes}, {reinterpret_cast<uint64_t>(src), nbytes},
-                   [=] { stream_unguarded(dst, src, nbytes); });
+                   [=] { stream_payload(dst, src, nbytes); });
 }
 
 void prefetch(const void* src, size_t nbytes) {
@@ -137,7 +133,7 @@ Copied copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming,
             if (const uint64_t soon = src.page_ahead(kPagesAhead)) {
                 prefetch(reinterpret_cast<const void*>(soon), n);
             }
-            const auto copy = streaming ? stream_unguarded : copy_payload;
+            const auto copy = streaming ? stream_payload : copy_payload;
             copy(reinterpret_cast<void*>(dst.address()), reinterpret_cast<const void*>(src.address()), n);
             src.advance(n);
             dst.advance(n);

@@ -21,12 +21,14 @@ inline constexpr uint64_t kStreamingBytes = 4ULL << 20;
 inline constexpr uint64_t kStreamingPages = 16ULL << 20;
 inline constexpr uint64_t kMinStreamingPage = 256;
 
-// Both copies are guarded. The destination is the first memory, the source the second.
+// The two copies are guarded. The destination is the first memory, the source the second.
 [[nodiscard]] inline Gone copy_cached(void* dst, const void* src, size_t nbytes) {
     return copy_guarded(dst, src, nbytes);
 }
 // Stores past the cache; call stream_fence() before anything reports that the data is there.
 [[nodiscard]] Gone copy_streaming(void* dst, const void* src, size_t nbytes);
+// The same for a call that is guarded already.
+void stream_payload(void* dst, const void* src, size_t nbytes);
 void stream_fence();
 // Prefetches memory that will be read soon.
 void prefetch(const void* src, size_t nbytes);

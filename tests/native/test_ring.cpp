@@ -1,6 +1,8 @@
 // Tests the ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
+#include "base/guarded.hpp"
 #include "base/pages.hpp"
 #include "engine_fixture.hpp"
+#include "provider/framed/byte_stream.hpp"
 #include "provider/framed/ring.hpp"
 
 #include <fcntl.h>
@@ -81,6 +83,45 @@ TEST_CASE("ring: many wraps, in uneven steps and pieces") {
         got.insert(got.end(), a.begin(), a.begin() + static_cast<ptrdiff_t>(n));
     }
     CHECK(same_bytes(got, bytes));
+}
+
+TEST_CASE("ring: a piece of several that is gone") {
+    constexpr size_t kNbytes = 1024;
+    install_fault_handler();
+    const auto gone = map_private(kNbytes, PROT_NONE);
+    REQUIRE(gone);
+    Bytes first = pattern(kNbytes, 6);
+    Bytes last = pattern(kNbytes, 7);
+    // The pieces before the one that is gone may have been moved, or none of them.
+    SUBCASE("of those that are sent") {
+        Ring ring;
+        const iovec pieces[3] = {{first.data(), kNbytes}, {gone.get(), kNbytes}, {last.data(), kNbytes}};
+        size_t sent = ring.producer.send(pieces, nullptr);
+        if (sent == kNbytes) {
+            CHECK(ring.receive(3 * kNbytes) == first);
+            sent = ring.producer.send(std::span(pieces).subspan(1), nullptr);
+        }
+        CHECK(sent == ByteStream::kGone);
+        CHECK_FALSE(ring.consumer.has_data());
+    }
+    for (const bool streaming : {false, true}) {
+        CAPTURE(streaming);
+        SUBCASE("of those that are filled") {
+            Ring ring;
+            REQUIRE(ring.send(first) == kNbytes);
+            REQUIRE(ring.send(last) == kNbytes);
+            Bytes a(kNbytes);
+            Bytes b(kNbytes);
+            const iovec pieces[3] = {{a.data(), kNbytes}, {gone.get(), kNbytes}, {b.data(), kNbytes}};
+            size_t got = ring.consumer.receive(pieces, streaming, nullptr);
+            if (got == kNbytes) {
+                CHECK(a == first);
+                got = ring.consumer.receive(std::span(pieces).subspan(1), streaming, nullptr);
+            }
+            CHECK(got == ByteStream::kGone);
+            CHECK(b == Bytes(kNbytes));
+        }
+    }
 }
 
 TEST_CASE("ring: two threads") {

@@ -113,12 +113,16 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     header.payload = unit;
     header.offset = transfer.remote.address();
     transfer_ends_ = transfer.source->left() == unit;
-    // A frame says that all is well before its payload has gone, and the memory may be revoked or move in between: a
-    // short payload is read now, and after a long one comes a frame of its own.
-    const bool may_change = transfer.share || transfer.source->may_move();
+    // A last frame says that all is well before its payload has gone. The memory may be revoked, move or be gone in
+    // between: a short payload is read now, and after a long one comes a frame of its own.
+    const bool may_change = transfer.share || transfer.source->may_move() || unit > kTouchedLast;
     const bool copied = may_change && transfer_ends_ && unit <= kCopiedLast;
     if (may_change && !copied) {
         transfer_ends_ = false;
+    }
+    if (transfer_ends_ && !copied && !transfer.source->is_there(unit)) {
+        end(transfer, outcome_of(transfer));
+        return true;
     }
     if (transfer_ends_) {
         header.flags |= kLast;

@@ -4,6 +4,7 @@
 #include "memory/copy.hpp"
 #include "memory/region.hpp"
 #include "provider/framed/byte_stream.hpp"
+#include "provider/framed/piece_walk.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -58,46 +59,31 @@ bool RingProducer::has_room() const {
 size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* consumer) {
     RingIndices& indices = memory_.indices();
     uint64_t tail = tail_.load(std::memory_order_relaxed);
+    PieceWalk walk(pieces);
     size_t sent = 0;
     size_t unpublished = 0;
     bool gone = false;
-    for (size_t index = 0; index < pieces.size(); ++index) {
-        const iovec& piece = pieces[index];
-        if (index + kPiecesAhead < pieces.size()) {
-            prefetch(pieces[index + kPiecesAhead].iov_base, pieces[index + kPiecesAhead].iov_len);
-        }
-        const auto* from = static_cast<const std::byte*>(piece.iov_base);
-        size_t left = piece.iov_len;
-        while (left != 0) {
-            if (tail - head_seen_ == kRingBytes) {
-                head_seen_ = indices.head.load(std::memory_order_acquire);
-                if (head_seen_ > tail || tail - head_seen_ > kRingBytes) {
-                    corrupt_.store(true, std::memory_order_relaxed);
-                    return 0;
-                }
-                if (tail - head_seen_ == kRingBytes) {
-                    break;
-                }
+    while (!walk.done() && !gone) {
+        if (tail - head_seen_ == kRingBytes) {
+            head_seen_ = indices.head.load(std::memory_order_acquire);
+            if (head_seen_ > tail || tail - head_seen_ > kRingBytes) {
+                corrupt_.store(true, std::memory_order_relaxed);
+                return 0;
             }
-            const size_t room = kRingBytes - (tail - head_seen_);
-            const size_t n = std::min({left, room, kPublishBytes - unpublished});
-            if (copy_cached(memory_.at(tail), from, n) != Gone::nothing) {
-                gone = true;
+            if (tail - head_seen_ == kRingBytes) {
                 break;
             }
-            tail += n;
-            from += n;
-            left -= n;
-            sent += n;
-            unpublished += n;
-            if (unpublished == kPublishBytes) {
-                indices.tail.store(tail, std::memory_order_release);
-                unpublished = 0;
-            }
         }
-        if (left != 0) {
-            break;
+        const size_t room = kRingBytes - (tail - head_seen_);
+        const Copied copied = walk.copy_out(memory_.at(tail), std::min(room, kPublishBytes - unpublished));
+        tail += copied.nbytes;
+        sent += copied.nbytes;
+        unpublished += copied.nbytes;
+        if (unpublished == kPublishBytes) {
+            indices.tail.store(tail, std::memory_order_release);
+            unpublished = 0;
         }
+        gone = copied.gone != Gone::nothing;
     }
     if (sent != 0) {
         tail_.store(tail, std::memory_order_relaxed);
@@ -117,33 +103,15 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
         corrupt_.store(true, std::memory_order_relaxed);
         return 0;
     }
+    PieceWalk walk(pieces);
     size_t got = 0;
-    size_t unpublished = 0;
     bool gone = false;
-    for (const iovec& piece : pieces) {
-        auto* to = static_cast<std::byte*>(piece.iov_base);
-        size_t left = std::min<uint64_t>(piece.iov_len, available - got);
-        while (left != 0) {
-            const size_t n = std::min(left, kPublishBytes);
-            const Gone missed =
-                streaming ? copy_streaming(to, memory_.at(head), n) : copy_cached(to, memory_.at(head), n);
-            if (missed != Gone::nothing) {
-                gone = true;
-                break;
-            }
-            head += n;
-            to += n;
-            left -= n;
-            got += n;
-            unpublished += n;
-            if (unpublished >= kPublishBytes) {
-                indices.head.store(head, std::memory_order_release);
-                unpublished = 0;
-            }
-        }
-        if (gone) {
-            break;
-        }
+    while (!walk.done() && !gone && got != available) {
+        const Copied copied = walk.copy_in(memory_.at(head), std::min(available - got, kPublishBytes), streaming);
+        head += copied.nbytes;
+        got += copied.nbytes;
+        indices.head.store(head, std::memory_order_release);
+        gone = copied.gone != Gone::nothing;
     }
     if (streaming) {
         stream_fence();

@@ -31,15 +31,18 @@ public:
     HostSource(Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
         : region_(std::move(region)), extents_(extents), pages_(std::move(pages)) {}
 
-    // Looks at the memory before the frame is promised: what is gone by now ends this operation, and not the lane.
     uint32_t unit() override {
-        const uint32_t nbytes = unit_of(extents_);
         if (region_->moved()) {
             lose(kLocalMoved);
-        } else if (touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
+        }
+        return outcome().ok() ? unit_of(extents_) : 0;
+    }
+
+    bool is_there(uint32_t nbytes) override {
+        if (touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
             lose(kLocalMemoryGone);
         }
-        return outcome().ok() ? nbytes : 0;
+        return outcome().ok();
     }
 
     size_t gather(iovec* pieces, size_t max, uint64_t limit) override {

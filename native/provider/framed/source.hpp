@@ -20,6 +20,8 @@ public:
     virtual ~Source() = default;
     // Returns the bytes of the next frame if they are ready now: whole pages, or a part of one; 0: not yet.
     [[nodiscard]] virtual uint32_t unit() = 0;
+    // Looks whether the next bytes can be read. False: outcome() says why not.
+    [[nodiscard]] virtual bool is_there(uint32_t /*nbytes*/) { return true; }
     // Lists the next bytes of the unit, at most `limit`; returns how many pieces were filled in.
     [[nodiscard]] virtual size_t gather(iovec* pieces, size_t max, uint64_t limit) = 0;
     virtual void consume(uint64_t nbytes) = 0;
