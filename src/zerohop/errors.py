@@ -163,7 +163,7 @@ class _Words(NamedTuple):
 
 CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
-_UNSUPPORTED = 7
+_ACCESS_DENIED, _UNSUPPORTED, _PROTOCOL, _DEVICE_FAILED = 5, 7, 8, 10
 OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED, NOT_ALLOWED = 18, 19, 24, 31, 41, 42
 OUT_OF_WATCHES, NOT_DIRECT = 46, 47
 
@@ -177,11 +177,11 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
         DeadlineExceeded,
         _Words("the deadline passed", "allow more time with timeout=, or look at why the peer does not answer"),
     ),
-    5: (AccessDenied, _Words("access denied")),
+    _ACCESS_DENIED: (AccessDenied, _Words("access denied")),
     _UNSUPPORTED: (Unsupported, _Words("not supported")),
-    8: (ProtocolError, _Words("the peer sent something malformed")),
+    _PROTOCOL: (ProtocolError, _Words("the peer sent something malformed")),
     NO_MEMORY: (RegistrationFailed, _Words("out of memory", _MORE_MEMORY)),
-    10: (DeviceFailed, _Words("the device failed")),
+    _DEVICE_FAILED: (DeviceFailed, _Words("the device failed")),
     11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
     12: (StorageError, _Words("the file system refused")),
 }
@@ -304,6 +304,8 @@ _NO_PROC, _MOUNT_PROC = f"(open /proc/self/fd): {os.strerror(errno.ENOENT)}", "m
 _RAISE = "raise the limit"
 _RAISE_PEERS = f"{_RAISE} of the peer's process: "
 _SAID_BY_PEER = "said by the peer"
+# Statuses that a peer may report of its own process.
+_OF_PEERS = (PEER_LOST, _ACCESS_DENIED, _UNSUPPORTED, _PROTOCOL, NO_MEMORY, _DEVICE_FAILED)
 # Reasons behind which there may be a limit of this process.
 _OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK, OUT_OF_WATCHES)
 
@@ -325,7 +327,7 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
 
 def status_of(error: ZerohopError) -> int:
     """Return the number of a status whose error is of this class."""
-    return next((status for status, (kind, _) in _BY_STATUS.items() if type(error) is kind), 10)
+    return next((status for status, (kind, _) in _BY_STATUS.items() if type(error) is kind), _DEVICE_FAILED)
 
 
 def reason_of(error: ZerohopError) -> int:
@@ -342,7 +344,12 @@ def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
 
 
 def said_by_peer(status: int, reason: int, **fields: Any) -> ZerohopError:
-    """Return the error for an outcome that the peer reports of its own process."""
+    """Return the error for an outcome that the peer reports of its own process.
+
+    A status that says nothing about a peer, such as one of this side's deadline, is the peer's fault.
+    """
+    if status not in _OF_PEERS:
+        return ProtocolError(f"malformed: an answer of status {status}", **fields)
     if status == NO_MEMORY and (hit := limits.usual(reason)) is not None:
         fields["fix"] = f"{_RAISE_PEERS}{hit.command}"
         return LimitReached(f"{_BY_REASON[reason].reason}: {_SAID_BY_PEER}", limit=hit.name, **fields)

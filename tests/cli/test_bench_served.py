@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OVER_SHM = Case(SERVED_RANDOM, "shm", "file", "host", 4096, 16, form=TMPFS)
 OVER_TCP = Case(SERVED_IN_ORDER, "tcp", "file", "host", 65536, 4, form=TMPFS)
 BY_TWO = Case(SERVED_IN_ORDER, "shm", "file", "host", 65536, 4, form=TMPFS, mode=several_clients(2))
-INTO_DEVICE = Case(SERVED_IN_ORDER, "shm", "file", "sim", 65536, 4, form=TMPFS)
+INTO_DEVICE = Case(SERVED_IN_ORDER, "p2p", "file", "sim", 65536, 4, form=TMPFS)
 ALL = (OVER_SHM, OVER_TCP, BY_TWO, INTO_DEVICE)
 
 
@@ -51,7 +51,7 @@ def test_they_are_measured_if_they_are_named() -> None:
     mib = 1 << 20
     assert [(each.name, each.provider, each.dst, each.bytes, each.batch, each.clients) for each in cases] == [
         (SERVED_IN_ORDER, "shm", "host", mib, 32, 1),
-        (SERVED_IN_ORDER, "shm", "sim", mib, 32, 1),
+        (SERVED_IN_ORDER, "p2p", "sim", mib, 32, 1),
         (SERVED_IN_ORDER, "tcp", "host", mib, 32, 1),
         (SERVED_IN_ORDER, "shm", "host", mib, 32, 2),
         (SERVED_IN_ORDER, "shm", "host", mib, 32, 4),
@@ -68,8 +68,8 @@ def test_they_keep_to_what_was_asked() -> None:
     (case,) = plan(Request(names=(SERVED_IN_ORDER,), providers=("tcp",), sizes="100,64Ki", batch=5))
     assert (case.provider, case.bytes, case.batch) == ("tcp", 65536, 5)
     (case,) = plan(Request(names=(SERVED_IN_ORDER, SERVED_RANDOM), dst="sim"))
-    assert (case.name, case.provider, case.dst) == (SERVED_IN_ORDER, "shm", "sim")
-    for request in (Request(src="host"), Request(providers=("p2p",))):
+    assert (case.name, case.provider, case.dst) == (SERVED_IN_ORDER, "p2p", "sim")
+    for request in (Request(src="host"), Request(providers=("verbs",))):
         with pytest.raises(ValueError, match="no row"):
             plan(replace(request, names=(SERVED_IN_ORDER, SERVED_RANDOM)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 import warnings
 from typing import Any
 
@@ -232,3 +233,15 @@ def test_processors_where_a_sandbox_does_not_tell(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("os.sched_getaffinity", refuse)
     assert usable_processors() == {*range(os.cpu_count() or 1)}
     assert resolve({}, {}).tcp_flows >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "named"),
+    [({"secret": "open\udcffsesame"}, {}, "secret"), ({}, {"ZEROHOP_SECRET": "open\udcffsesame"}, "ZEROHOP_SECRET")],
+)
+def test_an_error_does_not_show_a_secret(arguments: dict[str, Any], variables: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=f"{named} must be text that UTF-8 can encode: character 4") as caught:
+        resolve(arguments, variables)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "sesame" not in shown
+    assert caught.value.__context__ is None

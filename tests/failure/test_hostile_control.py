@@ -20,9 +20,12 @@ from support.raw_control import RawControl
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
 from zerohop.core.control.address import parse
+from zerohop.core.control.channel import Channel
 from zerohop.core.peers.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from support.fixtures import OpenContext
 
 # Where a client that only pretends to be a Context says that it can be reached.
@@ -148,11 +151,12 @@ def test_strangers_do_not_silence_the_log_about_peers(
     assert len(caplog.messages) < 20
     assert not any("refused" in said for said in caplog.messages)
     with contextlib.closing(RawControl(context.url, unix=False)) as client:
-        client.shake_hands()
+        hello = client.shake_hands()
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="liar"))
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="liar"))
         assert client.hung_up()
-    eventually(lambda: any("disconnected 'liar'" in said for said in caplog.messages), "the log does not name the peer")
+        liar = f"disconnected 'liar' ({hello.context[:12]})"
+    eventually(lambda: any(liar in said for said in caplog.messages), "the log does not name the peer")
 
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR zerohop: 'forged'\x1b[31m\u202e"
@@ -201,6 +205,28 @@ def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypa
         with pytest.raises(zh.PeerLost):
             context.write(pattern(1, 64), memory.share("rw")).result(PATIENCE_S)
     context.write(pattern(1, 64), memory.share("rw")).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [Status.CLOSED, Status.DEADLINE, Status.WOULD_BLOCK, Status.CANCELLED, Status.PENDING, Status.FILE_ERROR, 200],
+)
+def test_a_refusal_that_says_nothing_of_a_peer(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """The owner of memory does not choose between this side's own errors."""
+    context, owner = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    post = Channel.post
+
+    def lie(self: Channel, message: wire.Message, fds: Sequence[int] = ()) -> None:
+        if isinstance(message, wire.ImportReply):
+            message.answers = [wire.Imported(status=int(status), reason=0) for _ in message.answers]
+        post(self, message, fds)
+
+    monkeypatch.setattr(Channel, "post", lie)
+    memory = owner.alloc(64)
+    with pytest.raises(zh.ProtocolError, match=f"malformed: an answer of status {int(status)}"):
+        context.write(pattern(1, 64), memory.share("rw")).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])

@@ -1,8 +1,9 @@
-"""Handles that name a healthy owner and another address: they hold up nobody whose handle is right."""
+"""Handles that name a healthy owner and lie otherwise: they hold up nobody whose handle is right."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -156,3 +157,25 @@ def test_one_context_at_several_right_addresses(open_context: OpenContext, itsel
         target = other.register(np.zeros(NBYTES, np.uint8))
         context.write(pattern(2, NBYTES), target.share("rw")).result(PATIENCE_S)
         assert target.read_bytes() == pattern(2, NBYTES).tobytes()
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_a_wrong_capability_used_first(open_context: OpenContext, provider: str) -> None:
+    owner, context = open_context(Options()), open_context(Options(providers=(provider,)))
+    memories = [owner.alloc(NBYTES) for _ in range(8)]
+    for number, memory in enumerate(memories):
+        np.from_dlpack(memory)[:] = pattern(number, NBYTES)
+    rights = [memory.share("r") for memory in memories]
+    forged = [tamper.forge(right, {tamper.CAPABILITY: os.urandom(16)}) for right in rights]
+    into = np.zeros((2, len(rights), NBYTES), np.uint8)
+    refused, read = [], []
+    for number, (wrong, right) in enumerate(zip(forged, rights, strict=True)):
+        refused.append(context.read(wrong, into[0, number]))
+        read.append(context.read(right, into[1, number]))
+    for operation in refused:
+        with pytest.raises(zh.AccessDenied, match="capability"):
+            operation.result(PATIENCE_S)
+    for number, operation in enumerate(read):
+        operation.result(PATIENCE_S)
+        assert np.array_equal(into[1, number], pattern(number, NBYTES))
+    assert not into[0].any()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.endless_tls import CLIENT_HELLO, endless_hello
+from support.lanes import eventually
 from support.options import Options
 from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.raw_control import RawControl
-from zerohop.core.control import channel, handshake
+from zerohop.core.control import channel, handshake, tls
+from zerohop.core.control.secret import derive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,3 +94,34 @@ def _hung_up_by_now(client: RawControl) -> bool:
         return client.socket.recv(1) == b""
     except TimeoutError:
         return False
+
+
+def _guess(client: RawControl) -> None:
+    """Do TLS's handshake with the keys of a wrong secret, and take the listener's verdict, which is an SSLError."""
+    wrong = derive(b"a guess")
+    guessing = tls.make_contexts(wrong.listen, wrong.dial).dial
+    guessing.verify_mode = ssl.CERT_NONE
+    arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = guessing.wrap_bio(arriving, leaving, server_side=False)
+    for step in (session.do_handshake, session.read):
+        while True:
+            try:
+                step()
+                break
+            except ssl.SSLWantReadError:
+                client.socket.sendall(leaving.read())
+                arriving.write(client.socket.recv(1 << 16))
+
+
+def test_one_that_stays_after_a_wrong_secret(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handshake's time ends while the listener waits for it to leave; its guess counts all the same."""
+    context, friend = open_context(KNOWS), open_context(KNOWS)
+    _others_get_in(context, friend)
+    monkeypatch.setattr(handshake, "_LINGER_S", FOREVER_S)
+    monkeypatch.setattr(handshake, "TIMEOUT_S", _SHORT_S)
+    with hostile(context) as client:
+        with pytest.raises(ssl.SSLError, match=r"(?i)unknown.ca"):
+            _guess(client)
+        eventually(lambda: any("wrong secret" in text for text in caplog.messages), "the guess was not noted")

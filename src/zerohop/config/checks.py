@@ -77,5 +77,7 @@ def check_encodable(name: str, value: str) -> bytes:
     """Return a text as UTF-8; raise ValueError if that is impossible, as for what os.environ makes of other bytes."""
     try:
         return value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} must be text that UTF-8 can encode, which {shown(value)} is not") from None
+    except UnicodeEncodeError as error:
+        where = error.start
+    # Outside of the clause above, and without the text, which may be a secret: UnicodeEncodeError holds it.
+    raise ValueError(f"{name} must be text that UTF-8 can encode: character {where} of it (from 0) is no such text")

@@ -21,9 +21,9 @@ class ServedPeer:
         self._opened = ExitStack()
         self._reader: BlockReader
 
-    def serve(self, folder: str, provider: str) -> Answer:
-        """Serve a folder over one provider; return the server's URL, and how it reads files."""
-        server = self._opened.enter_context(Server(folder, providers=(provider,)))
+    def serve(self, folder: str, providers: list[str], sim_devices: int) -> Answer:
+        """Serve a folder over these providers; return the server's URL, and how it reads files."""
+        server = self._opened.enter_context(Server(folder, providers=providers, sim_devices=sim_devices))
         return {"url": server.url, "engine": server.engine}
 
     def cpu(self) -> Answer:

@@ -46,10 +46,10 @@ class _ServerProcess:
         cpu_s: processor seconds that it has used in each turn so far.
     """
 
-    def __init__(self, process: PeerProcess, path: Path, provider: str) -> None:
+    def __init__(self, process: PeerProcess, path: Path, case: Case) -> None:
         """Begin to serve the folder that a file is in."""
         self._process = process
-        told = process.call("serve", folder=str(path.parent), provider=provider)
+        told = process.call("serve", folder=str(path.parent), providers=_providers(case), sim_devices=case.sim_devices)
         self.url: str = told["url"]
         self.engine: str = told["engine"]
         self.cpu_s: list[float] = []
@@ -127,7 +127,7 @@ def _measure(effort: Effort, case: Case, path: Path, floors: Floors) -> Row:
         def started() -> PeerProcess:
             return opened.enter_context(PeerProcess(_PEER, timeout=COMMAND_TIMEOUT))
 
-        server = _ServerProcess(started(), path, case.provider)
+        server = _ServerProcess(started(), path, case)
         fio, clients, readers = Fio(), None, []
         ways: dict[str, Callable[[float], Turn | None]] = {}
         if case.clients > 1:
@@ -163,7 +163,7 @@ def _reader(opened: ExitStack, case: Case, path: Path, url: str | None, device: 
     store = opened.enter_context(
         open_store(path.parent)
         if url is None
-        else open_store(url, providers=(case.provider,), sim_devices=case.sim_devices)
+        else open_store(url, providers=_providers(case), sim_devices=case.sim_devices)
     )
     file = opened.enter_context(store.open(path.name, direct=False).result(TIMEOUT))
     reader = BlockReader(store, file, case, device)
@@ -172,9 +172,15 @@ def _reader(opened: ExitStack, case: Case, path: Path, url: str | None, device: 
     return reader
 
 
+def _providers(case: Case) -> list[str]:
+    """Return the providers of the server and of its client; beside a device's memory is the host's, too."""
+    assert case.provider is not None
+    return ["p2p", "shm"] if case.provider == "p2p" else [case.provider]
+
+
 def _way(case: Case, path: Path, url: str) -> str:
     """Return the form of the path that the bytes of one read take."""
-    opened = open_store(url, providers=(case.provider,), sim_devices=case.sim_devices)
+    opened = open_store(url, providers=_providers(case), sim_devices=case.sim_devices)
     with opened as store, store.iov(case.bytes, device_of(case)) as block:
         with store.open(path.name, direct=False).result(TIMEOUT) as file:
             operation = file.read_into(block)

@@ -68,8 +68,8 @@ def served_reads(name: str, dst: str | None, batch: int | None, sizes: tuple[int
     size, depth = (IN_ORDER_BYTES, IN_ORDER_DEPTH) if in_order else (RANDOM_BYTES, RANDOM_DEPTH)
     ways = [
         ("host", "shm", None),
-        # A server reaches memory of a GPU by p2p alone.
-        (dst if dst not in (None, "host") else "sim", "p2p" if is_gpu(dst) else "shm", None),
+        # A server reaches a device's memory by p2p alone, unless it passes through the client.
+        (dst if dst not in (None, "host") else "sim", "p2p", None),
         ("host", "tcp", None),
         *(("host", "shm", several_clients(count)) for count in CLIENTS),
     ]

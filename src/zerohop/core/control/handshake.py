@@ -128,6 +128,9 @@ class Gate(Protocol):
     def admit(self, hello: Hello) -> None:
         """Check a side that has proved the secret; not called for the purpose LOCATE."""
 
+    def refused(self, refusal: Refused) -> None:
+        """Note a refusal before the other side is told, which could stay until the handshake's time is up."""
+
 
 async def greet(
     channel: Channel,
@@ -229,14 +232,17 @@ async def answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
     try:
         return await _answer(channel, me, gate)
     except Refused as refusal:
+        gate.refused(refusal)
         channel.post(wire.Refuse(version=wire.VERSION, code=refusal.code, text=refusal.text[:2000]))
         await channel.flush()
         raise
     except Distrusted:
-        # TLS has told the other side, which may have sent its proof meanwhile. It does not escape by staying.
+        guess = Refused(SECRET, "wrong secret", guess=True)
+        gate.refused(guess)
+        # TLS has told the other side, which may have sent its proof meanwhile.
         with contextlib.suppress(TimeoutError):
             await wait_with_timeout(channel.linger(), _LINGER_S)
-        raise Refused(SECRET, "wrong secret", guess=True) from None
+        raise guess from None
 
 
 async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:

@@ -218,7 +218,7 @@ class Listeners:
             # Without keys the handshake itself tells the peer why.
             with contextlib.suppress(ZerohopError):
                 await self._me.ready(over_tcp=not channel.unix)
-            gate = _Gate(self, "" if channel.unix else who, guest)
+            gate = _Gate(self, who, guest, unix=channel.unix)
             hello = await wait_while_running(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
             if hello.purpose == LOCATE:
                 await wait_while_running(channel.flush(), handshake.TIMEOUT_S)
@@ -233,8 +233,8 @@ class Listeners:
                 # It has proved who it is, and has still to begin the conversation.
                 guest.silent = True
                 await entering
-        except Refused as refusal:
-            self._refused(refusal, who, unix=channel is None or channel.unix)
+        except Refused:  # which the gate has noted
+            pass
         except TimeoutError:
             self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
@@ -249,21 +249,16 @@ class Listeners:
             if channel is not None:
                 channel.close()
 
-    def _refused(self, refusal: Refused, who: str, *, unix: bool) -> None:
-        """Log a refusal, and count a wrong secret."""
-        if refusal.code not in (DUPLICATE, CLOSED):
-            self._control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
-        if refusal.guess and not unix and self._throttle.wrong(who):
-            self._control.warn_once(who, "slow", "%s has given many wrong secrets; it is slowed down", who)
-
 
 class _Gate:
     """Decides about one peer that has connected; ``invited`` is the future of the lane that it has opened."""
 
-    def __init__(self, listeners: Listeners, source: str, guest: Guest) -> None:
-        """Prepare; ``source`` is the peer's address, empty on a Unix socket, whose other end is no stranger."""
+    def __init__(self, listeners: Listeners, who: str, guest: Guest, *, unix: bool) -> None:
+        """Prepare; ``who`` is the peer's address, and ``unix`` says that it has come by a Unix socket."""
         self._listeners = listeners
-        self._source = source
+        self._who = who
+        # Nobody at the other end of a Unix socket is a stranger, who would have to be slowed down.
+        self._unix = unix
         self._guest = guest
         self.invited: asyncio.Future[socket.socket] | None = None
 
@@ -271,7 +266,7 @@ class _Gate:
         self._guest.introduced = True
 
     async def wait_turn(self) -> None:
-        seconds = self._listeners._throttle.turn(self._source) if self._source else 0.0
+        seconds = 0.0 if self._unix else self._listeners._throttle.turn(self._who)
         if seconds is None:
             raise Refused(THROTTLED, "many wrong secrets came from this address, and others of it wait already")
         if seconds:
@@ -295,6 +290,14 @@ class _Gate:
         _, self.invited = self._listeners._invited.pop(hello.token, (b"", None))
         if self.invited is None or self.invited.done():
             raise Refused(TOKEN, "nobody invited this lane")
+
+    def refused(self, refusal: Refused) -> None:
+        """Log a refusal, and count a wrong secret."""
+        control, who = self._listeners._control, self._who
+        if refusal.code not in (DUPLICATE, CLOSED):
+            control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+        if refusal.guess and not self._unix and self._listeners._throttle.wrong(who):
+            control.warn_once(who, "slow", "%s has given many wrong secrets; it is slowed down", who)
 
 
 def _with_zone(bound: tuple[Any, ...]) -> str:

@@ -136,8 +136,11 @@ class Link(ABC):
 
     @property
     def label(self) -> str:
-        """Return what logs call the peer: its name, in quotes because the peer chose it; or its id, cut short."""
-        return quoted(self.name) if self.name else self.peer[:12]
+        """Return what logs call the peer: the beginning of its id, and before that its name, if it has one.
+
+        The name is in quotes, because the peer chose it, and may have chosen that of another one.
+        """
+        return f"{quoted(self.name)} ({self.peer[:12]})" if self.name else self.peer[:12]
 
     @property
     def alive(self) -> bool:

@@ -271,6 +271,8 @@ class Exports:
         """Return why memory cannot be given out."""
         if isinstance(error, NativeError):
             status, reason, text = error.args
+            if status == Status.CLOSED.value:  # of the memory: it was closed meanwhile
+                return Status.ACCESS_DENIED, Reason.REVOKED, ""
             return Status(status), Reason(reason), from_native(status, reason, text).reason
         if isinstance(error, LimitReached):
             return Status.NO_MEMORY, Reason.NONE, error.reason

@@ -56,7 +56,8 @@ _OLDEST: Final = 4
 _MAX_ASKED: Final = 8
 
 _Reply = list[wire.Imported]
-_RequestKey = tuple[str, int, tuple[int, ...]]
+# A provider, a share and its capability, and the NICs of the peer.
+_RequestKey = tuple[str, int, bytes, tuple[int, ...]]
 # A provider, and the NICs of the peer: a request asks for shares of one such pair.
 _Way = tuple[str, tuple[int, ...]]
 
@@ -116,7 +117,8 @@ class Imports:
         """
         if self._link.closing is not None:
             raise copy_of(self._link.closing)
-        key = (provider, share.share_id, rails)
+        # With the capability, so that a handle with a wrong one does not fail what waits for the right one.
+        key = (provider, share.share_id, share.capability, rails)
         future = self._importing.get(key)
         # One that has ended is of an import that may have been given back since: its callback has still to run.
         if future is None or future.done():
