@@ -69,7 +69,7 @@ def test_they_keep_to_what_was_asked() -> None:
     assert (case.provider, case.bytes, case.batch) == ("tcp", 65536, 5)
     (case,) = plan(Request(names=(SERVED_IN_ORDER, SERVED_RANDOM), dst="sim"))
     assert (case.name, case.provider, case.dst) == (SERVED_IN_ORDER, "p2p", "sim")
-    for request in (Request(src="host"), Request(providers=("verbs",))):
+    for request in (Request(src="host"), Request(providers=("p2p",), dst="host")):
         with pytest.raises(ValueError, match="no row"):
             plan(replace(request, names=(SERVED_IN_ORDER, SERVED_RANDOM)))
 
