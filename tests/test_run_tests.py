@@ -58,10 +58,7 @@ class Ran(NamedTuple):
 def run(tmp_path: Path) -> Callable[..., Ran]:
     """Returns a function that runs tests of this text with scripts/run_tests.py, as .ci/run does."""
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'tests'}\nmarkers =\n    alone: alone\n")
-    (tmp_path / "conftest.py").write_text(
-        "from support.report import register as pytest_configure\n"
-        "from support.selection import pytest_collection_modifyitems\n"
-    )
+    (tmp_path / "conftest.py").write_text("from support.report import register as pytest_configure\n")
 
     def run_text(text: str, *arguments: str, again: int = 2) -> Ran:
         (tmp_path / "test_it.py").write_text(text)
@@ -131,7 +128,9 @@ def test_what_minds_a_neighbour(run: Callable[..., Ran]) -> None:
     assert [report["passed"] for report in ran.reports] == [1, 1]
 
 
-def test_each_test_is_in_one_part(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_test_is_in_one_part(run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("from support.selection import pytest_collection_modifyitems\n")
     text = "\n".join(RIGHT.replace("right", f"right_{i}") for i in range(9))
     passed = []
     for part in "12":
