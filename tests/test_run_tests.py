@@ -55,8 +55,10 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Ran]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Returns a function that runs tests of this text with scripts/run_tests.py, as .ci/run does."""
+    for setting in ("PART", "SLICE", "PATIENCE"):  # of the run that this test belongs to
+        monkeypatch.delenv(f"ZEROHOP_TEST_{setting}", raising=False)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'tests'}\nmarkers =\n    alone: alone\n")
     (tmp_path / "conftest.py").write_text("from support.report import register as pytest_configure\n")
 

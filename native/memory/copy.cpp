@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPrefetchPage = 4096; // the hardware fetches the rest of a longer page by itself
 constexpr size_t kPagesAhead = 4;
-constexpr size_t kSmallestPage = 4096;
 
 } // namespace
 
@@ -101,25 +100,6 @@ void prefetch(const void* src, size_t nbytes) {
     for (size_t at = 0; at < std::min(nbytes, kPrefetchPage); at += kLine) {
         __builtin_prefetch(from + at, 0, 3);
     }
-}
-
-Gone touch_pages(Extents walk, const Touched& memory) {
-    return guarded(memory, {}, [&walk] {
-        const auto touch = [](const std::byte* at) {
-            std::byte read{};
-            copy_payload(&read, at, 1);
-            asm volatile("" : : "m"(read)); // so that the read is made
-        };
-        while (walk.left() != 0) {
-            const auto* const from = reinterpret_cast<const std::byte*>(walk.address());
-            const uint64_t n = walk.contiguous();
-            for (uint64_t at = 0; at < n; at += kSmallestPage) {
-                touch(from + at);
-            }
-            touch(from + n - 1);
-            walk.advance(n);
-        }
-    });
 }
 
 Copied copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming, const Touched& to,

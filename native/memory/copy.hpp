@@ -33,9 +33,6 @@ void stream_fence();
 // Prefetches memory that will be read soon.
 void prefetch(const void* src, size_t nbytes);
 
-// Reads a byte of each page of a walk, so that a caller knows early if one of them is gone. `memory` holds the walk.
-[[nodiscard]] Gone touch_pages(Extents walk, const Touched& memory);
-
 struct Copied {
     uint64_t nbytes = 0;
     Gone gone = Gone::nothing;

@@ -47,7 +47,6 @@ public:
     bool readonly() const { return readonly_; }
     // Returns true if its owner has moved the bytes elsewhere since. There may be other memory now, or none.
     bool moved() const { return block_.moved(); }
-    bool may_move() const { return block_.watches(); }
     int fd() const { return whole_ ? whole_->fd() : backing_.get(); }
     uint64_t fd_offset() const { return fd_offset_; }
     // Returns the region that this is a part of; itself if it is not a part.

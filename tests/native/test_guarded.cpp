@@ -115,8 +115,6 @@ TEST_CASE("guarded: what is gone ends a copy, and is named") {
     }
     const Bytes large(64 * kPage);
     CHECK(copy_streaming(file.data(), large.data(), 2 * kPage) == Gone::first);
-    CHECK(touch_pages({address_of(file.data()), 2 * kPage}, {address_of(file.data()), 2 * kPage}) == Gone::first);
-    CHECK(touch_pages({address_of(file.data()), kPage}, {address_of(file.data()), kPage}) == Gone::nothing);
     CHECK_FALSE(can_write(address_of(closed.data())));
     CHECK_FALSE(can_write(address_of(file.data() + kPage)));
     CHECK(can_write(address_of(file.data())));

@@ -146,6 +146,40 @@ TEST_CASE("memory gone: messages, at either end") {
     }
 }
 
+TEST_CASE("memory gone: taken away while writes wait for room") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        CAPTURE(provider);
+        Pair pair(provider);
+        GonePages file(kBytes);
+        Reach going;
+        going.local = file.region();
+        going.remote = pair.b.alloc(kBytes);
+        Reach well;
+        well.local = pair.a.alloc(kBytes);
+        well.remote = pair.b.alloc(kBytes);
+        pair.share(going, false, kReadWrite);
+        pair.share(well, false, kReadWrite);
+        std::vector<Posted> posted;
+        Posted honest;
+        pair.b.engine->poller().exclusive([&] { // it takes nothing meanwhile
+            for (int i = 0; i < 800; ++i) {
+                posted.push_back(post(pair.a, going.route, request(Kind::write, 0, 0, 32'768)));
+            }
+            honest = post(pair.a, well.route, request(Kind::write, 0, 0, 16));
+            file.truncate();
+        });
+        size_t gone = 0;
+        for (const Posted& each : posted) {
+            const Outcome outcome = pair.a.wait(each);
+            CHECK((outcome == kOk || outcome == kLocalMemoryGone));
+            gone += outcome == kLocalMemoryGone ? 1 : 0;
+        }
+        CHECK(gone != 0);
+        CHECK(pair.a.wait(honest) == kOk);
+        CHECK(pair.a.lane->state().ok());
+    }
+}
+
 TEST_CASE("memory gone: taken away again and again while transfers run") {
     for (const Way& way : kWays) {
         CAPTURE(way.provider);

@@ -156,6 +156,7 @@ private:
     Posted post_atomic(const Request& request);
     Posted post_notify(const Request& request);
     Posted post_flush(const Request& request);
+    [[nodiscard]] static Outcome copy_out(const Region& local, const Request& request, void* to);
     void push_read(const Request& request, Outstanding& outstanding);
     [[nodiscard]] Outcome push_write(const Request& request, Outstanding& outstanding);
     void withdraw(const Outstanding& outstanding, Posted& posted, Outcome why);

@@ -33,6 +33,15 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
 
 } // namespace
 
+// Copies the bytes of a request, of host memory, to where they wait for their frame. What has moved while this thread
+// waited for the lane is not sent: there may be other memory now.
+Outcome FramedEndpoint::copy_out(const Region& local, const Request& request, void* to) {
+    if (copy_guarded(to, local.host() + request.local_offset, request.nbytes) != Gone::nothing) {
+        return kLocalMemoryGone;
+    }
+    return local.moved() ? kLocalMoved : Outcome{};
+}
+
 // Returns how many pages, or ranges, one request may ask for.
 size_t FramedEndpoint::most_of(const PageList& pages) {
     return pages.ranges() ? kMaxTable / 2 : kMaxTable;
@@ -210,10 +219,8 @@ Outcome FramedEndpoint::push_write(const Request& request, Outstanding& outstand
         header.payload = static_cast<uint32_t>(request.nbytes);
         SmallFrame frame;
         frame.header = header;
-        const Gone gone =
-            copy_guarded(frame.bytes.data(), outstanding.local->host() + request.local_offset, request.nbytes);
-        if (gone != Gone::nothing) {
-            return kLocalMemoryGone;
+        if (const Outcome copied = copy_out(*outstanding.local, request, frame.bytes.data()); !copied.ok()) {
+            return copied;
         }
         outbound_.push(std::move(frame));
         return {};

@@ -37,8 +37,8 @@ Posted FramedEndpoint::post_send(const Request& request) {
             queue(outstanding, posted, [&] { frame.table.resize((request.nbytes + 7) / 8); });
             copy = frame.table.data();
         }
-        if (copy_guarded(copy, outstanding.local->host() + request.local_offset, request.nbytes) != Gone::nothing) {
-            withdraw(outstanding, posted, kLocalMemoryGone);
+        if (const Outcome copied = copy_out(*outstanding.local, request, copy); !copied.ok()) {
+            withdraw(outstanding, posted, copied);
             return posted;
         }
     }
@@ -143,7 +143,9 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
         const Gone gone = copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
-        const Outcome outcome = gone == Gone::nothing ? Outcome{} : kLocalMemoryGone;
+        const Outcome outcome = gone != Gone::nothing ? kLocalMemoryGone
+                                : recv.local->moved() ? kLocalMoved
+                                                      : Outcome{};
         recv.local.reset();
         if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0, static_cast<uint64_t>(peer().id()))) {
             return false;

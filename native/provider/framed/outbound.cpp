@@ -115,14 +115,10 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     transfer_ends_ = transfer.source->left() == unit;
     // A last frame says that all is well before its payload has gone. The memory may be revoked, move or be gone in
     // between: a short payload is read now, and after a long one comes a frame of its own.
-    const bool may_change = transfer.share || transfer.source->may_move() || unit > kTouchedLast;
+    const bool may_change = transfer.share || transfer.source->may_change();
     const bool copied = may_change && transfer_ends_ && unit <= kCopiedLast;
     if (may_change && !copied) {
         transfer_ends_ = false;
-    }
-    if (transfer_ends_ && !copied && !transfer.source->is_there(unit)) {
-        end(transfer, outcome_of(transfer));
-        return true;
     }
     if (transfer_ends_) {
         header.flags |= kLast;
@@ -228,12 +224,8 @@ uint64_t Outbound::send_some(ByteStream& stream) {
         count += transfer.source->gather(pieces + count, kPieces - count, payload_left_);
     }
     uint64_t sent = stream.send({pieces, count});
-    if (sent == ByteStream::kGone) { // payload: a head of ours is always there
-        if (transfer_ends_) {
-            break_off(kBroken);
-            return 0;
-        }
-        transfers_.front().source->lose(kLocalMemoryGone); // its end says so
+    if (sent == ByteStream::kGone) {                       // payload: a head of ours is always there
+        transfers_.front().source->lose(kLocalMemoryGone); // its end, which has still to come, says so
         return send_some(stream);
     }
     const uint64_t total = sent;

@@ -93,7 +93,7 @@ public:
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
     // Sends nothing more; the lane has to end. Any thread.
     void break_off(Outcome why) { broken_.store(why, std::memory_order_release); }
-    // Not ok once broken off: for one, because memory was gone whose bytes had been promised already.
+    // Not ok once broken off.
     [[nodiscard]] Outcome broken() const { return broken_.load(std::memory_order_acquire); }
     // Gets the memory for clear().
     void prepare_clear() { unsettled_.reserve(unsettled_.size() + transfers_.size()); }
@@ -105,7 +105,6 @@ public:
 private:
     // A transfer's head needs no more memory: without it a frame would be lost, and its bytes come to lie elsewhere.
     static constexpr size_t kMostHeadBytes = sizeof(FrameHeader) + 2 * kMaxPagesPerWrite * 8 + kCopiedLast;
-    static constexpr Outcome kBroken{Status::peer_lost, Reason::local_memory_gone};
 
     bool begin_frame();
     bool begin_transfer_frame(Transfer& transfer);

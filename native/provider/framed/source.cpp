@@ -38,13 +38,6 @@ public:
         return outcome().ok() ? unit_of(extents_) : 0;
     }
 
-    bool is_there(uint32_t nbytes) override {
-        if (touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
-            lose(kLocalMemoryGone);
-        }
-        return outcome().ok();
-    }
-
     size_t gather(iovec* pieces, size_t max, uint64_t limit) override {
         if (blank_) {
             pieces[0] = piece(zeros(), std::min<uint64_t>(limit, kMaxPayload));
@@ -59,7 +52,7 @@ public:
             lose(kLocalMoved);
         }
     }
-    bool may_move() const override { return region_->may_move(); }
+    bool may_change() const override { return true; }
     uint64_t left() const override { return extents_.left(); }
     void blank() override { blank_ = true; }
     bool settled() override { return true; }

@@ -20,8 +20,6 @@ public:
     virtual ~Source() = default;
     // Returns the bytes of the next frame if they are ready now: whole pages, or a part of one; 0: not yet.
     [[nodiscard]] virtual uint32_t unit() = 0;
-    // Looks whether the next bytes can be read. False: outcome() says why not.
-    [[nodiscard]] virtual bool is_there(uint32_t /*nbytes*/) { return true; }
     // Lists the next bytes of the unit, at most `limit`; returns how many pieces were filled in.
     [[nodiscard]] virtual size_t gather(iovec* pieces, size_t max, uint64_t limit) = 0;
     virtual void consume(uint64_t nbytes) = 0;
@@ -31,8 +29,8 @@ public:
     [[nodiscard]] Outcome outcome() const { return outcome_; }
     // Sends zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
     virtual void blank() = 0;
-    // True if the memory may move away while its bytes are sent.
-    [[nodiscard]] virtual bool may_move() const { return false; }
+    // True if the memory may move or be gone while its bytes are sent.
+    [[nodiscard]] virtual bool may_change() const { return false; }
     // Takes note that the memory is gone or has moved, and sends zeros from here on.
     void lose(Outcome why) {
         outcome_ = why;

@@ -35,12 +35,9 @@ inline constexpr uint64_t kMostKept = 2 * kMostKeptOfLane;
 // Table and payload of a frame that is copied into the queue as one piece: four cache lines, cheaper than a Transfer.
 inline constexpr size_t kInlineBytes = 256;
 inline constexpr size_t kPieces = 64; // of memory, in one call of a stream
-// The last piece of an answer is copied before its frame goes out, up to this size. After a longer one comes a frame of
-// its own, which says whether the memory was revoked meanwhile.
+// The last piece of host memory is copied before its frame goes out, up to this size. After a longer one comes a frame
+// of its own, which says whether the memory was revoked, has moved or was gone meanwhile.
 inline constexpr uint32_t kCopiedLast = 4096;
-// Up to this size the last piece of memory that cannot move is only looked at before its frame goes out. To look at more
-// takes longer than a frame.
-inline constexpr uint32_t kTouchedLast = 64 * 1024;
 inline constexpr size_t kScrap = 64 * 1024; // the buffer for payload that nobody wants
 inline constexpr size_t kStagesAhead = 4;   // copies from a device that run before the frame that needs them
 // A credit frame for each notification would double the traffic: credits go back in batches of this size.

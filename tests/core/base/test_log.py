@@ -42,11 +42,11 @@ def _run(level: str | None) -> subprocess.CompletedProcess[str]:
 def test_all_of_it() -> None:
     ran = _run("debug")
     assert ran.returncode == 0, ran.stderr
-    assert re.search(r"INFO zerohop: here: connected to 'there' \([0-9a-f]{12}\)\n", ran.stderr)
-    assert re.search(r"INFO zerohop: there: connected to 'here' \([0-9a-f]{12}\)\n", ran.stderr)
+    assert re.search(r"INFO zerohop: here: connected to 'there' \([0-9a-f]{32}\)\n", ran.stderr)
+    assert re.search(r"INFO zerohop: there: connected to 'here' \([0-9a-f]{32}\)\n", ran.stderr)
     assert "INFO zerohop: a lane over shm to" in ran.stderr
     assert ran.stderr.count("DEBUG zerohop: path: ") == 1, "once for each pair of memories"
-    assert re.search(r"INFO zerohop: here: 'there' \([0-9a-f]{12}\) is gone: ", ran.stderr)
+    assert re.search(r"INFO zerohop: here: 'there' \([0-9a-f]{32}\) is gone: ", ran.stderr)
     assert ran.stdout.split() == ["1", "0"], "two Contexts have one handler, and the program's own logging is its own"
 
 

@@ -19,7 +19,7 @@ from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, THROTTLED, TOKEN, Refused
-from zerohop.core.control.throttle import Throttle
+from zerohop.core.control.throttle import Throttle, source_of
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
 from zerohop.shown import shown
@@ -212,7 +212,7 @@ class Listeners:
         try:
             channel = Channel(sock)
             if channel.unix and address.peer_uid(sock) != os.getuid():
-                self._control.warn_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
+                self._control.warn_once(source_of(who), "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
             await guest.speaks(sock)
             # Without keys the handshake itself tells the peer why.
@@ -236,12 +236,14 @@ class Listeners:
         except Refused:  # which the gate has noted
             pass
         except TimeoutError:
-            self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
+            self._control.warn_once(
+                source_of(who), "timeout", "a peer at %s did not finish its handshake; disconnected", who
+            )
         except ProtocolError as error:
             # The topic is not that of peers, so that strangers use up no warnings about them.
-            self._control.warn_once(who, "stranger", "disconnected somebody at %s: %s", who, error.reason)
+            self._control.warn_once(source_of(who), "stranger", "disconnected somebody at %s: %s", who, error.reason)
         except ZerohopError as error:  # of this side: a sandbox, or a limit of this process
-            self._control.warn_once(who, "own", "cannot serve a peer at %s: %s", who, error)
+            self._control.warn_once(source_of(who), "own", "cannot serve a peer at %s: %s", who, error)
         except (ChannelEnded, OSError):
             # The peer only checked whether this side exists, or has left again.
             pass
@@ -295,9 +297,9 @@ class _Gate:
         """Log a refusal, and count a wrong secret."""
         control, who = self._listeners._control, self._who
         if refusal.code not in (DUPLICATE, CLOSED):
-            control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+            control.warn_once(source_of(who), refusal.code, "refused a peer at %s: %s", who, refusal.text)
         if refusal.guess and not self._unix and self._listeners._throttle.wrong(who):
-            control.warn_once(who, "slow", "%s has given many wrong secrets; it is slowed down", who)
+            control.warn_once(source_of(who), "slow", "%s has given many wrong secrets; it is slowed down", who)
 
 
 def _with_zone(bound: tuple[Any, ...]) -> str:

@@ -136,11 +136,12 @@ class Link(ABC):
 
     @property
     def label(self) -> str:
-        """Return what logs call the peer: the beginning of its id, and before that its name, if it has one.
+        """Return what logs call the peer: its id, and before that its name, if it has one.
 
-        The name is in quotes, because the peer chose it, and may have chosen that of another one.
+        The name is in quotes, because the peer chose it, and may have chosen that of another one, or an id that begins
+        like another one's. No two peers that are connected have the same id.
         """
-        return f"{quoted(self.name)} ({self.peer[:12]})" if self.name else self.peer[:12]
+        return f"{quoted(self.name)} ({self.peer})" if self.name else self.peer
 
     @property
     def alive(self) -> bool:
