@@ -14,8 +14,6 @@ public:
         : start_word_(reinterpret_cast<const uint64_t*>(start_word)), start_(start),
           length_word_(length_word != 0 ? reinterpret_cast<const uint64_t*>(length_word) : &kUnknown), length_(length) {
     }
-    // Returns true if the block may move at all.
-    [[nodiscard]] bool watches() const { return start_word_ != nullptr; }
     // Returns true once the block is elsewhere, or a shorter one has taken its place.
     [[nodiscard]] bool moved() const {
         return start_word_ != nullptr && (read(start_word_) != start_ || read(length_word_) < length_);
