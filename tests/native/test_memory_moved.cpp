@@ -42,7 +42,7 @@ private:
     void move_each_round() {
         std::mt19937 random(1);
         for (uint64_t round = 1;; ++round) {
-            while (begun_ != round) {
+            while (begun_ < round) {
             }
             if (over_) {
                 return;
