@@ -23,7 +23,7 @@ FLAKY = OUT / "flaky"
 _KILL_AFTER_S = 30
 # Each run takes one part of the long checks, by chance: parts in turn could fall in step with the hours of the runs.
 SLICE = f"{random.randrange(16) + 1}/16"
-# The same for what repeats, in another setting, tests that `make test` runs.
+# Steps that repeat tests of `make test` in another setting take one of four parts.
 PART = f"{random.randrange(4) + 1}/4"
 
 

@@ -27,7 +27,7 @@ inline constexpr uint64_t kMinStreamingPage = 256;
 }
 // Stores past the cache; call stream_fence() before anything reports that the data is there.
 [[nodiscard]] Gone copy_streaming(void* dst, const void* src, size_t nbytes);
-// The same for a call that is guarded already.
+// Stores past the cache, too, in a call that is guarded already.
 void stream_payload(void* dst, const void* src, size_t nbytes);
 void stream_fence();
 // Prefetches memory that will be read soon.

@@ -48,7 +48,8 @@ public:
         });
     }
 
-    // The same out of the ring. `streaming`: past the cache; a fence of stores has to follow.
+    // Copies up to `limit` bytes out of the ring into the pieces, and stops like copy_out(). `streaming`: past the
+    // cache; a fence of stores has to follow.
     [[nodiscard]] Copied copy_in(const std::byte* ring, size_t limit, bool streaming) {
         if (is_one_piece(limit)) {
             const size_t nbytes = contiguous(limit);

@@ -99,7 +99,7 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     if (transfer.kind == Kind::write && count == 1) {
         const auto of_last = static_cast<size_t>(last.num_sge);
         if (of_last != 0 && nbytes <= queue.pair->max_inline() && transfer.local->is_host() &&
-            copy_inline({last.sg_list, of_last})) {
+            copy_inline({last.sg_list, of_last}, *transfer.local)) {
             last.num_sge = 1;
             last.send_flags |= IBV_SEND_INLINE;
         }

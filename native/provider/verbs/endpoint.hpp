@@ -133,13 +133,18 @@ private:
     void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
     // Copies the pieces of a small request, and has the first one name the copy; false if the device is to fetch them
     // itself. The vendor's library would copy them in our thread, and could not be left in the middle if they are gone.
-    [[nodiscard, gnu::always_inline]] bool copy_inline(std::span<ibv_sge> pieces) {
+    // Where their owner has moved the bytes meanwhile, the copy may be of other memory; the device has the pages of
+    // before.
+    [[nodiscard, gnu::always_inline]] bool copy_inline(std::span<ibv_sge> pieces, const Region& local) {
         std::byte* to = small_.data();
         for (const ibv_sge& piece : pieces) {
             if (copy_guarded(to, reinterpret_cast<const void*>(piece.addr), piece.length) != Gone::nothing) {
                 return false;
             }
             to += piece.length;
+        }
+        if (local.moved()) {
+            return false;
         }
         pieces.front().addr = reinterpret_cast<uint64_t>(small_.data());
         pieces.front().length = static_cast<uint32_t>(to - small_.data());

@@ -35,7 +35,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         request.wr.rdma.rkey = remote_key;
         request.opcode = operation.kind == Kind::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
         if (operation.kind == Kind::write && nbytes <= queue.pair->max_inline() && transfer.local->is_host() &&
-            copy_inline({&piece, 1})) {
+            copy_inline({&piece, 1}, *transfer.local)) {
             request.send_flags |= IBV_SEND_INLINE;
         }
         if (operation.notify >= 0) {

@@ -259,7 +259,7 @@ class _Gate:
         """Prepare; ``who`` is the peer's address, and ``unix`` says that it has come by a Unix socket."""
         self._listeners = listeners
         self._who = who
-        # Nobody at the other end of a Unix socket is a stranger, who would have to be slowed down.
+        # A process at the other end of a Unix socket is no stranger, and is not slowed down.
         self._unix = unix
         self._guest = guest
         self.invited: asyncio.Future[socket.socket] | None = None
