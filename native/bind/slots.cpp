@@ -37,7 +37,9 @@ void register_layout(nb::module_& m) {
         .def(nb::init<uint64_t, uint64_t, uint64_t, uint64_t>(), nb::arg("start_word"), nb::arg("start"),
              nb::arg("length_word") = 0, nb::arg("length") = 0,
              "The words are where that library keeps `start` and `length`, for as long as this object is asked.")
-        .def_prop_ro("moved", &BlockWatch::moved, "Whether the block is elsewhere by now, or shorter.");
+        .def_prop_ro("moved", &BlockWatch::moved, "Whether the block is elsewhere by now, or shorter.")
+        .def("holds", &BlockWatch::holds, nb::arg("address"), nb::arg("nbytes"),
+             "Tell whether a range lies in the block, and the block has not moved.");
     m.def(
         "set_layout",
         [](const nb::object& range, const nb::object& remote) {

@@ -14,7 +14,8 @@ class GpuStorage:
 
     device = SimpleNamespace(type="cuda")
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, nbytes: int) -> None:
+        self._nbytes = nbytes
         self._object = (ctypes.c_uint64 * 12)(0, 0, address, *[(1 << 64) - 1] * 9)
         self._cdata = ctypes.addressof(self._object)
 
@@ -22,7 +23,7 @@ class GpuStorage:
         return self._object[2]
 
     def nbytes(self) -> int:
-        return 1
+        return self._nbytes
 
     def move(self, address: int) -> None:
         """Get other memory, as by ``resize_``."""
@@ -41,7 +42,7 @@ class GpuTensor:
     def __init__(self, address: int, nbytes: int) -> None:
         self._address = address
         self.nbytes = nbytes
-        self.storage = GpuStorage(address)
+        self.storage = GpuStorage(address, nbytes)
 
     def data_ptr(self) -> int:
         return self._address

@@ -6,7 +6,8 @@ That is a tensor of PyTorch, or an object of ctypes.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Final
+import functools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -18,61 +19,87 @@ if TYPE_CHECKING:
 
 # Views are not stacked so deep; objects of ctypes may keep any number of others.
 _MOST: Final = 256
-# The class that all data of ctypes have; ctypes has no public name for it.
+# The class that all data of ctypes have; ctypes has no public name for it, nor for that of its pointers.
 _CTYPES_DATA: Final[Any] = ctypes.c_int.__mro__[-2]
-# The address of its memory is among the first words of such an object, behind those that all objects have.
-_CTYPES_WORDS: Final = 4
+_CTYPES_POINTER: Final[Any] = ctypes.POINTER(ctypes.c_int).__mro__[-3]
+# Address and length of its memory are among the first words of such an object, behind those that all objects have.
+_CTYPES_WORDS: Final = 8
+# A length that no other word of such an object has.
+_PROBE_BYTES: Final = 0x12345
 
 
 def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockWatch | None] | None:
     """Return the object whose memory a range lies in, to be kept, and what tells when it moves; None if none may move.
 
     Raises:
-        ValueError: the tensor has other memory by now, and nobody keeps the range's.
+        ValueError: the object that the range was part of has other memory by now, and nobody keeps the range's.
     """
-    left, seen = [holder], 0
+    left, seen = [_Held(holder, sure=True)], 0
     only = True  # nothing between the holder and the tensor keeps more than one object
     refusal: ValueError | None = None
-    owner: Any = None
     while left and seen < _MOST:
-        each = left.pop()
+        each, sure = left.pop()
         seen += 1
         if torch_tensors.is_tensor(each):
             try:
-                storage = torch_tensors.storage_behind(each, address, nbytes)
-                return storage, torch_tensors.watch(storage)
+                return torch_tensors.storage_behind(each, address, nbytes)
             except ValueError as error:
                 refusal = error
             continue
-        if isinstance(each, _CTYPES_DATA) and each._b_needsfree_ and each._b_base_ is None:
-            owner = each
-        found = list(_held_by(each))
+        # A pointer's own memory has an address in it, and the range may lie anywhere.
+        sure = sure and not isinstance(each, _CTYPES_POINTER)
+        if isinstance(each, _CTYPES_DATA) and each._b_needsfree_ and each._b_base_ is None and nbytes:
+            block = _watch_ctypes(each)
+            if block.holds(address, nbytes):
+                return each, block
+            if sure:
+                raise ValueError(
+                    "the object of ctypes that it shows has other memory by now. Fix: take a new view of it"
+                )
+        found = [_Held(held, sure=sure and certain) for held, certain in _held_by(each)]
         only = only and len(found) <= 1
         left += found
     if refusal is not None and only:
         raise refusal
-    return None if owner is None or not nbytes else (owner, _watch_ctypes(owner))
+    return None
+
+
+class _Held(NamedTuple):
+    """Holds an object that another one keeps, and whether the range must lie in its memory."""
+
+    what: object
+    sure: bool
 
 
 def _watch_ctypes(owner: Any) -> BlockWatch:
-    """Return what tells when ``ctypes.resize()`` gives an object other memory: the object has the address as a word."""
-    start = ctypes.addressof(owner)
-    words = list((ctypes.c_uint64 * _CTYPES_WORDS).from_address(id(owner)))
-    return BlockWatch(id(owner) + ctypes.sizeof(ctypes.c_uint64) * words.index(start), start)
+    """Return what tells when ``ctypes.resize()`` gives an object other memory, or less."""
+    start_word, length_word = _words()
+    return BlockWatch(id(owner) + start_word, ctypes.addressof(owner), id(owner) + length_word, ctypes.sizeof(owner))
 
 
-def _held_by(holder: Any) -> Iterator[object]:
-    """Give the objects whose memory one may show."""
+@functools.cache
+def _words() -> tuple[int, int]:
+    """Return where an object of ctypes has address and length of its memory, in bytes from its start."""
+    probe = (ctypes.c_ubyte * _PROBE_BYTES)()
+    words = list((ctypes.c_uint64 * _CTYPES_WORDS).from_address(id(probe)))
+    size = ctypes.sizeof(ctypes.c_uint64)
+    return size * words.index(ctypes.addressof(probe)), size * words.index(_PROBE_BYTES)
+
+
+def _held_by(holder: Any) -> Iterator[tuple[object, bool]]:
+    """Give the objects whose memory one may show, and whether it must be that one's."""
     if isinstance(holder, np.ndarray):
-        yield holder.base
+        yield holder.base, True
     elif isinstance(holder, memoryview):
-        yield holder.obj
+        yield holder.obj, True
     elif isinstance(holder, _CTYPES_DATA):
+        if holder._b_base_ is not None:
+            yield holder._b_base_, True
         # NumPy keeps an array by the last of these, in a pointer that its `ctypes.data_as` has made.
-        kept = (holder._b_base_, holder._objects, getattr(holder, "_arr", None))
-        yield from (each for each in kept if each is not None)
+        kept = (holder._objects, getattr(holder, "_arr", None))
+        yield from ((each, False) for each in kept if each is not None)
     elif isinstance(holder, dict):  # what an object of ctypes keeps
-        yield from holder.values()
+        yield from ((each, False) for each in holder.values())
     elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
         # Objects of other classes have it as a property, whose getter may copy all bytes.
-        yield getattr(holder, "base", None)
+        yield getattr(holder, "base", None), False

@@ -143,8 +143,7 @@ def register_all(core: MemoryCore, many: list[Any], rights: Rights | None, *, as
 
 def _of_tensor(core: MemoryCore, registration: Registration, where: OnGpu) -> Memory:
     """Return a Memory of a tensor on a GPU whose allocation is registered."""
-    address, nbytes, layout, storage = where
-    block = torch_tensors.watch(storage)
+    address, nbytes, layout, storage, block = where
     return Memory(core, registration, address - registration.address, nbytes, _READ_WRITE, storage, layout, block)
 
 

@@ -48,6 +48,8 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         Unsupported: its memory is on a device that this build has no driver for.
     """
     source = _source(x, as_bytes)
+    while source.block is not None and source.block.moved:  # another thread has moved it meanwhile
+        source = _source(x, as_bytes)
     end = source.address + source.nbytes
     # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()

@@ -33,6 +33,7 @@ _PARTS: Final = {
 _METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 # Words at the start of torch's object for a storage, of which two are address and length of its memory.
 _STORAGE_WORDS: Final = 12
+_WORD_BYTES: Final = ctypes.sizeof(ctypes.c_uint64)
 # A length that no other word of that object has.
 _PROBE_BYTES: Final = 0x12345
 
@@ -47,9 +48,9 @@ class _Words(NamedTuple):
 # Empty until the first storage was seen.
 _words: Final[list[_Words]] = []
 
-# Describes a contiguous tensor on a GPU: its address, length in bytes, layout and storage. It is a plain tuple, because
-# to make a NamedTuple takes as long as five calls of torch.
-OnGpu: TypeAlias = tuple[int, int, bytes, Any]
+# Describes a contiguous tensor on a GPU: its address, length in bytes, layout, storage, and the watch of that. It is a
+# plain tuple, because to make a NamedTuple takes as long as five calls of torch.
+OnGpu: TypeAlias = tuple[int, int, bytes, Any, BlockWatch]
 
 # Types of tensors that were found on a GPU, each with the layout that is one range. Registering thousands of tensors
 # looks here first. The types are torch's own and those derived from it, so there are few.
@@ -91,14 +92,18 @@ def on_gpu(tensor: Any) -> OnGpu | None:
             and not tensor.is_quantized
         ):
             layout = ROWS if tensor.ndim > 1 else BYTES
-            return tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage()
+            storage = tensor.untyped_storage()
+            block = watch(storage)  # before the address is asked for, so that no move in between goes unnoticed
+            address, nbytes = tensor.data_ptr(), tensor.nbytes
+            if block is not None and block.holds(address, nbytes):
+                return address, nbytes, layout, storage, block
     except RuntimeError:  # the tensor has no memory of its own
         pass
     return None
 
 
 def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
-    """Return the memory of a tensor; raises what ``sources.read`` raises."""
+    """Return the memory of a tensor, which may have moved meanwhile; raises what ``sources.read`` raises."""
     try:
         return _read(tensor, as_bytes=as_bytes)
     except RuntimeError as error:
@@ -147,21 +152,28 @@ def _read(tensor: Any, *, as_bytes: bool) -> Source:
     # A fake tensor would answer with a warning and address 0.
     if storage.device.type == "meta":
         raise _no_memory("fake")
+    block = watch(storage)  # before the address is asked for, so that no move in between goes unnoticed
     # While torch.jit.trace runs, numel() is a tensor.
     nbytes = tensor.nbytes
     if kind == "cuda":
         # The driver is asked for the allocation, which is larger than torch's storage.
         tensors_on_gpus[type(tensor)] = tensor.layout
         address = int(tensor.data_ptr())
+        _check_within(block, address, nbytes)
         source = whole_allocation(address, nbytes, DEVICE_BY_ADDRESS, False, storage, None, may_be_shared=False)
-        return source._replace(layout=layout, block=watch(storage))
+        return source._replace(layout=layout, block=block)
     base, extent = int(storage.data_ptr()), int(storage.nbytes())
     # torch gives an empty tensor no address.
     address = int(tensor.data_ptr()) if nbytes else base
-    if not (base <= address and address + nbytes <= base + extent):
-        raise ValueError("the tensor does not lie within its storage")
+    _check_within(block, address, nbytes)
     shared = bool(tensor.is_shared())
-    return Source(address, nbytes, HOST, False, storage, base, extent, storage, shared, layout, watch(storage))
+    return Source(address, nbytes, HOST, False, storage, base, extent, storage, shared, layout, block)
+
+
+def _check_within(block: BlockWatch | None, address: int, nbytes: int) -> None:
+    """Refuse a tensor that does not lie in its storage; one whose storage has just moved is looked at anew."""
+    if nbytes and not (block is not None and (block.moved or block.holds(address, nbytes))):
+        raise ValueError("the tensor does not lie within its storage")
 
 
 def watch(storage: Any) -> BlockWatch | None:
@@ -176,16 +188,18 @@ def watch(storage: Any) -> BlockWatch | None:
 
 
 def _find_words(start: int, owner: int) -> _Words:
-    """Find the words by a storage of known address, and one of a length that nothing else has."""
-    size = ctypes.sizeof(ctypes.c_uint64)
-    place = list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(owner)).index(start)
+    """Find the words by a storage whose length nothing else has; without torch the address by another storage's."""
     try:
         probe = sys.modules["torch"].UntypedStorage(_PROBE_BYTES)
-        found = list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(probe._cdata))
-        return _Words(size * place, size * found.index(_PROBE_BYTES))
+        found = _words_of(probe._cdata)
+        return _Words(_WORD_BYTES * found.index(probe.data_ptr()), _WORD_BYTES * found.index(_PROBE_BYTES))
     except (KeyError, ValueError, RuntimeError, AttributeError, TypeError):
         # Without torch itself (another library's tensor may look like one of its) the address alone is watched.
-        return _Words(size * place, 0)
+        return _Words(_WORD_BYTES * _words_of(owner).index(start), 0)
+
+
+def _words_of(owner: int) -> list[int]:
+    return list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(owner))
 
 
 def hold_size(storage: Any) -> None:
@@ -219,14 +233,14 @@ def _no_memory(sort: str) -> ValueError:
     return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
 
 
-def storage_behind(owner: Any, address: int, nbytes: int) -> Any:
-    """Return the storage of a tensor that an array is a view of.
+def storage_behind(owner: Any, address: int, nbytes: int) -> tuple[Any, BlockWatch | None]:
+    """Return the storage of a tensor that an array is a view of, and what tells when it gets other memory.
 
     Raises:
         ValueError: the tensor has other memory by now, and nobody keeps the array's.
     """
     storage = owner.untyped_storage()
-    start = storage.data_ptr()
-    if nbytes and not (start <= address and address + nbytes <= start + storage.nbytes()):
+    block = watch(storage)
+    if nbytes and not (block is not None and block.holds(address, nbytes)):
         raise ValueError("the tensor that the array is a view of has other memory by now. Fix: take a new view of it")
-    return storage
+    return storage, block

@@ -1,0 +1,117 @@
+"""Memory that another thread moves while it is being registered: the registration is of where it is afterwards, or
+there is none."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.patience import PATIENCE_S
+from support.service import Service
+from zerohop.core.memory import holders, torch_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.world import World
+
+pytestmark = pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+
+# Less than malloc maps by itself, so that what is freed stays mapped, and others get it.
+NBYTES = 64 << 10
+LONGER = 8 << 20
+OLD, NEW = 7, 9
+
+
+def _move_around(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, move: Callable[[], object], when: str) -> None:
+    """Have ``move`` called once, in the place of another thread, right before or after a watch is made."""
+    watch = getattr(where, name)
+    moves = [move]
+
+    def watch_of(owner: Any) -> Any:
+        if moves and when == "before":
+            moves.pop()()
+        made = watch(owner)
+        if moves:
+            moves.pop()()
+        return made
+
+    monkeypatch.setattr(where, name, watch_of)
+
+
+def _expect_right(world: World, register: Callable[[], zh.Memory], get: Callable[[], bytes]) -> None:
+    """Expect that peers reach the object's memory, or nothing at all."""
+    try:
+        memory = register()
+    except (ValueError, zh.Closed) as error:
+        assert "other memory by now" in str(error) or "moved" in str(error)  # noqa: PT017  # one of two right outcomes
+        return
+    with memory:
+        target = world.target("numpy", NBYTES)
+        target.put(0, bytes([NEW]) * NBYTES)
+        handle = bytes(memory[:NBYTES].share("rw"))
+        outcome = world.there.call(Service.try_write, handle, target.number, NBYTES)
+        if outcome.kind == "ok":
+            assert get()[:NBYTES] == bytes([NEW]) * NBYTES
+        else:
+            assert (outcome.kind, "moved" in outcome.text) == ("AccessDenied", True)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("shown", ["itself", "memoryview", "numpy"])
+def test_an_object_of_ctypes(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, when: str) -> None:
+    array = (ctypes.c_ubyte * NBYTES)(*[OLD] * NBYTES)
+    x = {"itself": array, "memoryview": memoryview(array), "numpy": np.frombuffer(memoryview(array), np.uint8)}[shown]
+    others: list[Any] = []
+
+    def move() -> None:
+        ctypes.resize(array, LONGER)
+        others.extend(np.full(NBYTES, OLD, np.uint8) for _ in range(4))  # of which one gets the memory that was freed
+
+    _move_around(monkeypatch, holders, "_watch_ctypes", move, when)
+    _expect_right(world, lambda: world.here.register(x), lambda: ctypes.string_at(ctypes.addressof(array), NBYTES))
+    assert all((each == OLD).all() for each in others)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("shown", ["itself", "numpy"])
+def test_a_tensor(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, when: str) -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # torch keeps the threads that it once started
+    tensor = torch.full((NBYTES,), OLD, dtype=torch.uint8)
+    x = {"itself": tensor, "numpy": tensor.numpy()}[shown]
+    others: list[Any] = []
+
+    def move() -> None:
+        tensor.share_memory_()
+        others.extend(np.full(NBYTES, OLD, np.uint8) for _ in range(4))
+
+    _move_around(monkeypatch, torch_tensors, "watch", move, when)
+    _expect_right(world, lambda: world.here.register(x), lambda: tensor.numpy().tobytes())
+    assert all((each == OLD).all() for each in others)
+
+
+def test_an_object_of_ctypes_that_becomes_shorter(world: World) -> None:
+    """It stays where it is, and its end is freed."""
+    array = (ctypes.c_ubyte * 16)()
+    ctypes.resize(array, LONGER)
+    memory = world.here.register(array)
+    assert memory.nbytes == LONGER
+    ctypes.resize(array, LONGER // 2)
+    with pytest.raises(zh.Closed, match="moved"):
+        memory.share("rw")
+
+
+def test_memory_that_a_pointer_of_ctypes_points_to(world: World) -> None:
+    """It does not lie in the pointer itself, which is an object with memory of its own."""
+    whole = np.zeros(NBYTES, np.uint8)
+    pointer = ctypes.cast(whole.ctypes.data, ctypes.POINTER(ctypes.c_ubyte))
+    with world.here.register(np.ctypeslib.as_array(pointer, (NBYTES,))) as memory:
+        target = world.target("numpy", NBYTES)
+        target.put(0, bytes([NEW]) * NBYTES)
+        assert world.here.read(target.handle, memory).result(PATIENCE_S) == NBYTES
+    assert (whole == NEW).all()
