@@ -136,7 +136,7 @@ def test_a_storage_that_moves_in_the_middle_of_the_call(
 ) -> None:
     """What was read of the tensor before is not used: the long way looks at it again."""
     tensor = tensors.tensor(0)
-    data = tensors.fill(0, 5)
+    data = tensors.fill(PART, 5)
     moved: list[zh.Memory] = []
 
     def move_after(*arguments: Any) -> zh.Memory | None:

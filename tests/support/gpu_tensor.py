@@ -31,7 +31,7 @@ class GpuStorage:
 
 
 class GpuTensor:
-    """A dense one of bytes, at an address."""
+    """A dense one of bytes, which is all of its storage."""
 
     is_cuda = True
     is_quantized = False
@@ -40,12 +40,11 @@ class GpuTensor:
     device = SimpleNamespace(type="cuda")
 
     def __init__(self, address: int, nbytes: int) -> None:
-        self._address = address
         self.nbytes = nbytes
         self.storage = GpuStorage(address, nbytes)
 
     def data_ptr(self) -> int:
-        return self._address
+        return self.storage.data_ptr()
 
     def numel(self) -> int:
         return self.nbytes
