@@ -12,7 +12,7 @@ import pytest
 import zerohop as zh
 from support.patience import PATIENCE_S
 from support.service import Service
-from zerohop.core.memory import holders, torch_tensors
+from zerohop.core.memory import holders, sources, torch_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +93,25 @@ def test_a_tensor(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, whe
     _move_around(monkeypatch, torch_tensors, "watch", move, when)
     _expect_right(world, lambda: world.here.register(x), lambda: tensor.numpy().tobytes())
     assert all((each == OLD).all() for each in others)
+
+
+def test_an_array_of_numpy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy refuses to move it from the moment on in which it is looked at."""
+    array = np.full(NBYTES, OLD, np.uint8)
+    refused: list[ValueError] = []
+
+    def start_of(owner: Any) -> Any:
+        start = real(owner)
+        try:
+            array.resize(LONGER, refcheck=False)
+        except ValueError as error:
+            refused.append(error)
+        return start
+
+    real = sources._start_of
+    monkeypatch.setattr(sources, "_start_of", start_of)
+    _expect_right(world, lambda: world.here.register(array), array.tobytes)
+    assert refused
 
 
 def test_an_object_of_ctypes_that_becomes_shorter(world: World) -> None:

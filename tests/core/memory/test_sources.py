@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import platform
+import weakref
 from multiprocessing import shared_memory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ class TestNumpy:
     def test_a_whole_array(self) -> None:
         x = np.zeros((3, 4), np.float32)
         source = sources.read(x)
-        assert source == Source(address_of(x), 48, HOST, False, x, address_of(x), 48, x, False, ROWS)
+        expected = Source(address_of(x), 48, HOST, False, x, address_of(x), 48, x, False, ROWS, hold=weakref.ref(x))
+        assert source == expected
 
     def test_slices_are_of_the_allocation_that_owns_them(self) -> None:
         root = np.zeros((10, 8), np.uint16)

@@ -31,6 +31,8 @@ class Source(NamedTuple):
     layout: bytes = BYTES
     # Tells when the memory moves; None: it cannot.
     block: BlockWatch | None = None
+    # Keeps the memory from moving until it is registered.
+    hold: object = None
 
     @property
     def offset(self) -> int:

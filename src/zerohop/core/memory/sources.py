@@ -11,6 +11,7 @@ import functools
 import operator
 import platform
 import re
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +131,8 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     while isinstance(root.base, np.ndarray):
         root = root.base
     owner: object = root.base
+    # NumPy resizes no array that has a weak reference, as it has from here on for as long as it is registered.
+    hold = weakref.ref(root)
     address, readonly = _start_of(array)
     base, base_readonly = (address, readonly) if root is array else _start_of(root)
     nbytes, extent, flags = array.nbytes, root.nbytes, root.flags
@@ -143,7 +146,7 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     if behind is not None:  # the array keeps the object, which may get other memory
         kept, block = behind
         return Source(address, nbytes, HOST, readonly, (array, kept), base, extent, root, shared, layout, block)
-    return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared, layout)
+    return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared, layout, hold=hold)
 
 
 def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
