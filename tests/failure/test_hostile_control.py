@@ -115,6 +115,22 @@ def test_descriptors_beside_a_message_without_end(open_context: OpenContext) -> 
         assert client.hung_up()
 
 
+def test_more_descriptors_than_any_message_has(open_context: OpenContext, caplog: pytest.LogCaptureFixture) -> None:
+    """The sender is to blame, and not the limit of the process that received some of them."""
+    context = open_context(Options())
+    memory = os.memfd_create("memory")
+    try:
+        with contextlib.closing(RawControl(context.url, unix=True)) as client:
+            client.shake_hands()
+            client.send(wire.Setup(providers=["shm"], url=NOWHERE, name="hostile"))
+            lane = wire.Lane(number=0, provider="shm", address=b"a", messages=True, nfds=wire.MAX_FDS)
+            client.send(lane, [memory] * (wire.MAX_FDS + 1))
+            assert client.hung_up()
+    finally:
+        os.close(memory)
+    eventually(lambda: any("more descriptors than" in said for said in caplog.messages), "the log does not say why")
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_setup_with_another_number_of_descriptors(
     open_context: OpenContext, caplog: pytest.LogCaptureFixture, count: int

@@ -211,6 +211,20 @@ class TestStrangers:
                 expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
                 assert free.peer == pair.here.context.id
 
+    def test_what_was_reserved_in_anothers_name_lapses(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For that other one, which comes from a Context of its own; ids stand in URLs."""
+        monkeypatch.setattr(pairing, "RESERVED_S", 0.0)
+        with (
+            zh.Transport(ctx=pair.there.context) as free,
+            zh.Transport(ctx=pair.here.context) as other,
+            raw_peer(free.context) as client,
+        ):
+            url = free.bind()
+            answer = ask(client, said("reserve", free._pairing.id, other._pairing.id))
+            assert answer.status == Status.OK.value
+            other.connect(url).result(PATIENCE_S)
+            assert free.peer == pair.here.context.id
+
     def test_what_was_reserved_is_not_renewed(self, pair: Pair) -> None:
         """A peer that asks again and again keeps others away no longer than one that asks once."""
         with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:

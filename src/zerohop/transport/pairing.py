@@ -147,12 +147,15 @@ class Pairing:
         separator = "&" if "?" in context_url else "?"
         return f"{context_url}{separator}{_PARAMETER}={self.id.hex()}"
 
-    def free_for(self, peer: bytes) -> bool:
-        """Tell whether a Transport is the peer, or may become it. The caller holds the lock."""
+    def free_for(self, peer: bytes, link: Link | None = None) -> bool:
+        """Tell whether a Transport, asking over ``link``, is the peer or may become it. The caller holds the lock."""
         self._attempts = [attempt for attempt in self._attempts if not attempt.over]
         taken = {self.peer, *(attempt.peer for attempt in self._attempts)}
-        # One that has lapsed is good until another Transport comes: its own may only have been slow.
-        if self._reserved is not None and self._reserved.peer != peer and time.monotonic() > self._reserved.until:
+        # One that has lapsed is good until another Transport comes: its own may only have been slow. One from another
+        # Context is another one, because anybody may say an id.
+        held = self._reserved
+        another = held is not None and (held.peer != peer or link not in (None, held.link))
+        if held is not None and another and time.monotonic() > held.until:
             self._reserved = None
         if self._reserved is not None:
             taken.add(self._reserved.peer)
@@ -218,7 +221,7 @@ class Pairing:
     def on_reserve(self, link: Link, peer: bytes) -> bytes:
         """Handle Reserve: keep this end for ``peer``; return the queue to notify."""
         with self.lock:
-            if not (self.free_for(peer) and self._may_be(link, peer)):
+            if not (self.free_for(peer, link) and self._may_be(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
             if not self.peer and self._reserved is None:  # who reserves twice has it no longer
                 self._reserved = _Reservation(peer, link, time.monotonic() + RESERVED_S)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import address, keepalive, wire
-from zerohop.core.control.descriptors import close_all, copies_of, received, rights_to, room_for
+from zerohop.core.control.descriptors import close_all, close_received, copies_of, received, rights_to, room_for
 from zerohop.core.control.tls import TlsStream
 from zerohop.errors import ProtocolError
 
@@ -150,7 +150,7 @@ class Channel:
         fds, self._fds = self._fds, []
         if fds is not None and len(fds) != expected:
             error = ProtocolError(f"malformed: {len(fds)} descriptors where {expected} were announced")
-            close_all(fds)
+            close_received(fds)
             raise error
         return message, fds or []
 
@@ -222,7 +222,21 @@ class Channel:
     def close(self) -> None:
         """End the channel at once; messages that were not flushed are lost."""
         self._end("closed on this side")
+        if self.unix:
+            self._drop_unread()
         self._sock.close()
+
+    def _drop_unread(self) -> None:
+        """Close the descriptors of messages that nobody will read; else the socket's own end would, and may wait."""
+        try:
+            self._sock.shutdown(socket.SHUT_RD)  # nothing comes any more
+            while True:
+                data, ancillary, _, _ = self._sock.recvmsg(_PIECE_BYTES, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+                close_received(received(ancillary))
+                if not data:
+                    return
+        except OSError:  # nothing is unread
+            pass
 
     async def _body(self) -> bytes:
         header = await self._read(wire.HEADER.size)
@@ -264,12 +278,13 @@ class Channel:
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
         fds, cut = received(ancillary), flags & socket.MSG_CTRUNC
         # All descriptors of a message come with one of its bytes.
-        if (fds or cut) and (self._fds != [] or len(fds) > self.most_fds):
-            close_all(fds)
+        too_many = len(fds) > self.most_fds or (cut and len(fds) == wire.MAX_FDS)
+        if (fds or cut) and (self._fds != [] or too_many):
+            close_received(fds)
             raise ProtocolError("malformed: more descriptors than the message that is due may bring")
         if cut:
             # The kernel drops descriptors at this process's limit; their message then has none.
-            close_all(fds)
+            close_received(fds)
             self._fds = None
         elif fds:
             self._fds = fds
@@ -341,7 +356,7 @@ class Channel:
             close_all(fds)
         self._outgoing.clear()
         self._queued_bytes = 0
-        close_all(self._fds or [])
+        close_received(self._fds or [])
         _wake(self._readable)
         _wake(self._flushed)
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM
-from zerohop.core.control.descriptors import close_all, copies_of
+from zerohop.core.control.descriptors import close_received, copies_of, is_memory_or_pipe
 from zerohop.core.lanes.imported import Allocation
 from zerohop.core.lanes.lane import retrieve
 from zerohop.errors import ProtocolError, ZerohopError, from_native, said_by_peer
 
 if TYPE_CHECKING:
-    from zerohop._native import PeerMemory
     from zerohop.core.control import wire
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
@@ -99,7 +98,7 @@ class Allocations:
             try:
                 self._begin(first, arriving.fds)
             finally:
-                close_all(arriving.fds)
+                close_received(arriving.fds)
 
     async def take(self, number: int) -> Allocation | None:
         """Return an allocation that is mapped here; None if there is none, so that the owner has to give it again.
@@ -130,7 +129,7 @@ class Allocations:
     def end(self) -> None:
         """Drop everything, because the Connection is lost."""
         for arriving in self._unfinished.values():
-            close_all(arriving.fds)
+            close_received(arriving.fds)
         self._unfinished.clear()
         for _, future in self._arrived.values():
             if not future.cancel() and not future.cancelled() and future.exception() is None:
@@ -143,11 +142,11 @@ class Allocations:
         try:
             # The number of descriptors tells, once all parts have come.
             if len(gathered) + len(fds) > _MOST_OF_LIMIT * soft:
-                close_all(gathered)
+                close_received(gathered)
             else:
                 gathered.extend(copies_of(fds))
         except OSError:
-            close_all(gathered)
+            close_received(gathered)
 
     def _begin(self, message: wire.Allocation, fds: list[int]) -> None:
         """Map an allocation that has come whole, or have another thread import it."""
@@ -156,11 +155,11 @@ class Allocations:
         self._arrived[message.number] = message.provider, future
         try:
             self._check(message, fds)
-            if message.provider == SHM:
-                mapping = self._core.engine.map(fds[0], message.offset, message.nbytes, message.writable)
-                future.set_result(Allocation(message.number, SHM, mapping))
+            if message.provider == SHM and is_memory_or_pipe(fds[0]):
+                future.set_result(self._map(message, fds[0]))
             else:
-                # The thread needs copies of its own, because the caller closes these.
+                # A file system or a driver may take long. The thread needs copies of its own, because the caller closes
+                # these.
                 task = self._link.start(self._import, message, copies_of(fds), future)
                 task.add_done_callback(lambda _: future.cancel())
         except (NativeError, ZerohopError, MemoryError) as error:
@@ -176,36 +175,49 @@ class Allocations:
         if len(fds) != needed:
             # The kernel dropped them: the process that they were for had no number left.
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value)
+
+    def _map(self, message: wire.Allocation, fd: int) -> Allocation:
+        self._check_size(message, fd)
+        mapping = self._core.engine.map(fd, message.offset, message.nbytes, message.writable)
+        return Allocation(message.number, SHM, mapping)
+
+    def _check_size(self, message: wire.Allocation, fd: int) -> None:
         # The owner has looked before it shared the file: it has become shorter since.
-        if message.exported is None and os.fstat(fds[0]).st_size < message.offset + message.nbytes:
+        if os.fstat(fd).st_size < message.offset + message.nbytes:
             raise from_native(Status.ACCESS_DENIED.value, Reason.MEMORY_GONE.value, peer=self._link.peer)
 
     async def _import(self, message: wire.Allocation, fds: list[int], future: asyncio.Future[Allocation]) -> None:
         try:
             async with self.threads:
-                memory = await self._core.control.run_in_thread(self._take_memory, message, fds, discard=_close)
+                take = self._core.control.run_in_thread
+                allocation = await take(self._take_memory, message, fds, discard=_close)
         except Exception as error:  # noqa: BLE001 - the operations that wait must get it
-            close_all(fds)
+            close_received(fds)
             if not future.done():
                 future.set_exception(error)
             return
         if future.done():
-            memory.close()
+            _close(allocation)
         else:
-            device = message.exported.device if message.exported is not None else ""
-            future.set_result(Allocation(message.number, P2P, memory, device))
+            future.set_result(allocation)
 
-    def _take_memory(self, message: wire.Allocation, fds: list[int]) -> PeerMemory:
-        """Import memory for devices here, on a new thread; closes the descriptors."""
+    def _take_memory(self, message: wire.Allocation, fds: list[int]) -> Allocation:
+        """Map a file, or import memory for devices here, on a new thread; closes the descriptors."""
         engine, exported = self._core.engine, message.exported
         try:
+            if message.provider == SHM:
+                return self._map(message, fds[0])
             if exported is None:
-                return engine.import_host(fds[0], message.offset, message.nbytes, message.writable)
+                self._check_size(message, fds[0])
+                memory = engine.import_host(fds[0], message.offset, message.nbytes, message.writable)
+                return Allocation(message.number, P2P, memory)
             form, process = exported.form, exported.process
-            start = exported.address, exported.offset, message.nbytes
-            return engine.import_memory(form, exported.device, process, *start, exported.pieces, fds, message.writable)
+            place = exported.address, exported.offset, message.nbytes
+            pieces = exported.pieces, fds, message.writable
+            memory = engine.import_memory(form, exported.device, process, *place, *pieces)
+            return Allocation(message.number, P2P, memory, exported.device)
         finally:
-            close_all(fds)
+            close_received(fds)
 
 
 def _needed(message: wire.Allocation) -> int:
@@ -219,5 +231,5 @@ def _check_count(given: int, needed: int) -> None:
         raise ProtocolError("malformed: more descriptors than pieces of memory")
 
 
-def _close(memory: PeerMemory) -> None:
-    memory.close()
+def _close(allocation: Allocation) -> None:
+    allocation.whole.close()

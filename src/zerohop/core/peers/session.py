@@ -17,7 +17,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded
-from zerohop.core.control.descriptors import close_all
+from zerohop.core.control.descriptors import close_all, close_received
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
@@ -108,7 +108,7 @@ class Session:
                         await wait_while(self._link, lambda lane: lane.provider != VERBS and lane.endpoint.alive)
                     self._handle(message, received)
                 finally:
-                    close_all(received)
+                    close_received(received)
         except ChannelEnded as ended:
             gone = PeerLost(f"the peer is gone: {ended}", peer=self._link.peer)
             self._fail(self.lanes.given_up or gone, Reason.STREAM_CLOSED)
