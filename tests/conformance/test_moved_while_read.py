@@ -62,10 +62,17 @@ def _expect_right(world: World, register: Callable[[], zh.Memory], get: Callable
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("shown", ["itself", "memoryview", "numpy"])
+@pytest.mark.parametrize("shown", ["itself", "memoryview", "numpy", "as_strided", "from_buffer"])
 def test_an_object_of_ctypes(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, when: str) -> None:
     array = (ctypes.c_ubyte * NBYTES)(*[OLD] * NBYTES)
-    x = {"itself": array, "memoryview": memoryview(array), "numpy": np.frombuffer(memoryview(array), np.uint8)}[shown]
+    whole = np.frombuffer(memoryview(array), np.uint8)
+    x = {
+        "itself": array,
+        "memoryview": memoryview(array),
+        "numpy": whole,
+        "as_strided": np.lib.stride_tricks.as_strided(whole, (NBYTES,), (1,)),
+        "from_buffer": (ctypes.c_ubyte * NBYTES).from_buffer(array),
+    }[shown]
     others: list[Any] = []
 
     def move() -> None:

@@ -27,12 +27,22 @@ class _Pair(ctypes.Structure):
     _fields_ = (("first", ctypes.c_ubyte * NBYTES), ("second", ctypes.c_ubyte * NBYTES))
 
 
+BYTES = ctypes.POINTER(ctypes.c_ubyte)
+
+
 SHOWN: dict[str, Callable[[Any], Any]] = {
     "itself": lambda pair: pair,
     "a field": lambda pair: pair.second,
     "memoryview": lambda pair: memoryview(pair.second).cast("B")[16:],
     "numpy": lambda pair: np.frombuffer(pair, np.uint8),
     "as_array": lambda pair: np.ctypeslib.as_array(pair.second)[16:],
+    "as_ctypes": lambda pair: np.ctypeslib.as_ctypes(np.frombuffer(pair, np.uint8)),
+    "as_strided": lambda pair: np.lib.stride_tricks.as_strided(np.frombuffer(pair, np.uint8), (NBYTES,), (1,)),
+    "from_buffer": lambda pair: (ctypes.c_ubyte * NBYTES).from_buffer(pair, 16),
+    "pointer": lambda pair: np.ctypeslib.as_array(ctypes.cast(ctypes.pointer(pair), BYTES), (NBYTES,)),
+    "pointer of a pointer": lambda pair: (
+        ctypes.cast(ctypes.cast(ctypes.pointer(pair), BYTES), ctypes.POINTER(_Pair)).contents
+    ),
 }
 
 

@@ -149,6 +149,8 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "ctypes": _of_ctypes,
     "numpy of ctypes": lambda array: np.frombuffer(_of_ctypes(array), np.uint8),
     "as_array": lambda array: np.ctypeslib.as_array(_of_ctypes(array)),
+    "as_ctypes": np.ctypeslib.as_ctypes,
+    "as_array of as_ctypes": lambda array: np.ctypeslib.as_array(np.ctypeslib.as_ctypes(array)),
     "as_array of a pointer": lambda array: np.ctypeslib.as_array(
         array.ctypes.data_as(ctypes.POINTER(ctypes.c_ubyte)), (array.nbytes,)
     ),

@@ -18,7 +18,7 @@ from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import address, keepalive, wire
 from zerohop.core.control.descriptors import close_all, close_received, copies_of, received, rights_to, room_for
 from zerohop.core.control.tls import TlsStream
-from zerohop.errors import ProtocolError
+from zerohop.errors import ProtocolError, Unsupported
 
 if TYPE_CHECKING:
     import ssl
@@ -235,7 +235,7 @@ class Channel:
                 close_received(received(ancillary))
                 if not data:
                     return
-        except OSError:  # nothing is unread
+        except (OSError, Unsupported):  # nothing is unread, or a sandbox refuses to look
             pass
 
     async def _body(self) -> bytes:

@@ -17,8 +17,6 @@ from zerohop.core.memory import torch_tensors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Views are not stacked so deep; objects of ctypes may keep any number of others.
-_MOST: Final = 256
 # The class that all data of ctypes have; ctypes has no public name for it, nor for that of its pointers.
 _CTYPES_DATA: Final[Any] = ctypes.c_int.__mro__[-2]
 _CTYPES_POINTER: Final[Any] = ctypes.POINTER(ctypes.c_int).__mro__[-3]
@@ -34,34 +32,41 @@ def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockW
     Raises:
         ValueError: the object that the range was part of has other memory by now, and nobody keeps the range's.
     """
-    left, seen = [_Held(holder, sure=True)], 0
+    left = [_Held(holder, sure=True)]
+    seen: dict[int, object] = {}  # casts of one object keep each other
     only = True  # nothing between the holder and the tensor keeps more than one object
     refusal: ValueError | None = None
-    while left and seen < _MOST:
+    while left:
         each, sure = left.pop()
-        seen += 1
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        # A pointer's own memory has an address in it, and the range may lie anywhere.
+        sure = sure and not isinstance(each, _CTYPES_POINTER)
         if torch_tensors.is_tensor(each):
             try:
                 return torch_tensors.storage_behind(each, address, nbytes)
             except ValueError as error:
+                if sure:
+                    raise
                 refusal = error
             continue
-        # A pointer's own memory has an address in it, and the range may lie anywhere.
-        sure = sure and not isinstance(each, _CTYPES_POINTER)
         if isinstance(each, _CTYPES_DATA) and each._b_needsfree_ and each._b_base_ is None and nbytes:
             block = _watch_ctypes(each)
             if block.holds(address, nbytes):
                 return each, block
             if sure:
-                raise ValueError(
-                    "the object of ctypes that it shows has other memory by now. Fix: take a new view of it"
-                )
-        found = [_Held(held, sure=sure and certain) for held, certain in _held_by(each)]
+                raise Moved("the object of ctypes that it shows has other memory by now. Fix: take a new view of it")
+        found = [_Held(held, sure=sure and certain) for held, certain in _held_by(each) if held is not None]
         only = only and len(found) <= 1
         left += found
     if refusal is not None and only:
         raise refusal
     return None
+
+
+class Moved(ValueError):
+    """Says that a range was part of an object that has other memory by now."""
 
 
 class _Held(NamedTuple):
@@ -95,11 +100,19 @@ def _held_by(holder: Any) -> Iterator[tuple[object, bool]]:
     elif isinstance(holder, _CTYPES_DATA):
         if holder._b_base_ is not None:
             yield holder._b_base_, True
-        # NumPy keeps an array by the last of these, in a pointer that its `ctypes.data_as` has made.
-        kept = (holder._objects, getattr(holder, "_arr", None))
-        yield from ((each, False) for each in kept if each is not None)
-    elif isinstance(holder, dict):  # what an object of ctypes keeps
+        # What `from_buffer` made shows the buffer that it keeps, and what NumPy's `as_ctypes` made an array. All else
+        # that it keeps may be what pointers in it point to.
+        shows = not holder._b_needsfree_ and holder._b_base_ is None
+        yield from ((each, shows and isinstance(each, memoryview)) for each in _values(holder._objects))
+        yield getattr(holder, "__keep", None), shows
+        yield getattr(holder, "_arr", None), False  # in a pointer that NumPy's `ctypes.data_as` has made
+    elif isinstance(holder, dict):  # what a part of an object of ctypes keeps
         yield from ((each, False) for each in holder.values())
     elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
         # Objects of other classes have it as a property, whose getter may copy all bytes.
-        yield getattr(holder, "base", None), False
+        yield getattr(holder, "base", None), True
+
+
+def _values(kept: Any) -> Iterator[object]:
+    """Give what an object of ctypes keeps: one object, or several in a dict."""
+    yield from kept.values() if isinstance(kept, dict) else () if kept is None else (kept,)

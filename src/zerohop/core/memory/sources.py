@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import platform
 import re
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # The end of user space, but for x86-64 with five levels of page tables, where it is 2^56, and for Arm.
 _USER_SPACE_END: Final = 1 << 47
 _LAST_ADDRESS: Final = 1 << 63
+# Times that an object is looked at anew that other threads move just then.
+_LOOKS: Final = 3
 _NO_BUF: Final = object()
 # Field names of a struct in the format string of a buffer.
 _FIELD_NAME: Final = re.compile(":[^:]*:")
@@ -48,9 +51,9 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         ValueError: it is not contiguous, is a raw range that makes no sense, or has no memory (any more).
         Unsupported: its memory is on a device that this build has no driver for.
     """
-    source = _source(x, as_bytes)
+    source = _look_at(x, as_bytes)
     while source.block is not None and source.block.moved:  # another thread has moved it meanwhile
-        source = _source(x, as_bytes)
+        source = _look_at(x, as_bytes)
     end = source.address + source.nbytes
     # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
@@ -65,6 +68,16 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         # torch and raw pointers say nothing of a file that is mapped for reading.
         source = source._replace(readonly=True)
     return source
+
+
+def _look_at(x: Any, as_bytes: bool) -> Source:
+    for looks in itertools.count(1):
+        try:
+            return _source(x, as_bytes)
+        except holders.Moved as error:  # while it was looked at, unless it is a view of before
+            if looks == _LOOKS:
+                raise ValueError(str(error)) from None
+    raise AssertionError("the loop has no other end")
 
 
 def _source(x: Any, as_bytes: bool) -> Source:
