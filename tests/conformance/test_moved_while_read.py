@@ -85,12 +85,18 @@ def test_an_object_of_ctypes(world: World, monkeypatch: pytest.MonkeyPatch, show
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("shown", ["itself", "numpy"])
+@pytest.mark.parametrize("shown", ["itself", "numpy", "as_ctypes", "as_strided"])
 def test_a_tensor(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, when: str) -> None:
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # torch keeps the threads that it once started
     tensor = torch.full((NBYTES,), OLD, dtype=torch.uint8)
-    x = {"itself": tensor, "numpy": tensor.numpy()}[shown]
+    whole = tensor.numpy()
+    x = {
+        "itself": tensor,
+        "numpy": whole,
+        "as_ctypes": np.ctypeslib.as_ctypes(whole),
+        "as_strided": np.lib.stride_tricks.as_strided(whole, (NBYTES,), (1,)),
+    }[shown]
     others: list[Any] = []
 
     def move() -> None:
@@ -100,6 +106,18 @@ def test_a_tensor(world: World, monkeypatch: pytest.MonkeyPatch, shown: str, whe
     _move_around(monkeypatch, torch_tensors, "watch", move, when)
     _expect_right(world, lambda: world.here.register(x), lambda: tensor.numpy().tobytes())
     assert all((each == OLD).all() for each in others)
+
+
+def test_what_a_pointer_shows_of_a_tensor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie anywhere, so that only a move behind the look at the tensor is known."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    tensor = torch.full((NBYTES,), OLD, dtype=torch.uint8)
+    pointer = tensor.numpy().ctypes.data_as(ctypes.POINTER(ctypes.c_ubyte))
+    x = np.ctypeslib.as_array(pointer, (NBYTES,))
+    _move_around(monkeypatch, torch_tensors, "watch", tensor.share_memory_, "after")
+    with pytest.raises(ValueError, match="other memory by now"):
+        world.here.register(x)
 
 
 def test_an_array_of_numpy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

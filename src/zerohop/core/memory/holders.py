@@ -35,7 +35,6 @@ def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockW
     left = [_Held(holder, sure=True)]
     seen: dict[int, object] = {}  # casts of one object keep each other
     only = True  # nothing between the holder and the tensor keeps more than one object
-    refusal: ValueError | None = None
     while left:
         each, sure = left.pop()
         if id(each) in seen:
@@ -43,26 +42,27 @@ def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockW
         seen[id(each)] = each
         # A pointer's own memory has an address in it, and the range may lie anywhere.
         sure = sure and not isinstance(each, _CTYPES_POINTER)
-        if torch_tensors.is_tensor(each):
-            try:
-                return torch_tensors.storage_behind(each, address, nbytes)
-            except ValueError as error:
-                if sure:
-                    raise
-                refusal = error
-            continue
-        if isinstance(each, _CTYPES_DATA) and each._b_needsfree_ and each._b_base_ is None and nbytes:
-            block = _watch_ctypes(each)
-            if block.holds(address, nbytes):
-                return each, block
-            if sure:
-                raise Moved("the object of ctypes that it shows has other memory by now. Fix: take a new view of it")
+        is_tensor = torch_tensors.is_tensor(each)
+        if is_tensor or owns_memory(each):
+            kept, block = torch_tensors.storage_of(each) if is_tensor else (each, _watch_ctypes(each))
+            if not nbytes or (block is not None and block.holds(address, nbytes)):
+                return kept, block
+            refusal = Moved(
+                f"the {type(each).__name__} that it shows has other memory by now. Fix: take a new view of it"
+            )
+            if sure or (is_tensor and only) or (block is not None and block.moved):
+                raise refusal
+            if is_tensor:
+                continue
         found = [_Held(held, sure=sure and certain) for held, certain in _held_by(each) if held is not None]
         only = only and len(found) <= 1
         left += found
-    if refusal is not None and only:
-        raise refusal
     return None
+
+
+def owns_memory(x: object) -> bool:
+    """Tell whether an object is one of ctypes with memory of its own."""
+    return isinstance(x, _CTYPES_DATA) and bool(x._b_needsfree_) and x._b_base_ is None
 
 
 class Moved(ValueError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import operator
 import platform
 import re
@@ -71,13 +70,13 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
 
 
 def _look_at(x: Any, as_bytes: bool) -> Source:
-    for looks in itertools.count(1):
+    for _ in range(_LOOKS):
         try:
             return _source(x, as_bytes)
-        except holders.Moved as error:  # while it was looked at, unless it is a view of before
-            if looks == _LOOKS:
+        except holders.Moved as error:
+            if not holders.owns_memory(x):  # a view stays where it is
                 raise ValueError(str(error)) from None
-    raise AssertionError("the loop has no other end")
+    raise ValueError("other threads move it again and again. Fix: register it when they do not")
 
 
 def _source(x: Any, as_bytes: bool) -> Source:

@@ -233,14 +233,7 @@ def _no_memory(sort: str) -> ValueError:
     return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
 
 
-def storage_behind(owner: Any, address: int, nbytes: int) -> tuple[Any, BlockWatch | None]:
-    """Return the storage of a tensor that an array is a view of, and what tells when it gets other memory.
-
-    Raises:
-        ValueError: the tensor has other memory by now, and nobody keeps the array's.
-    """
-    storage = owner.untyped_storage()
-    block = watch(storage)
-    if nbytes and not (block is not None and block.holds(address, nbytes)):
-        raise ValueError("the tensor that the array is a view of has other memory by now. Fix: take a new view of it")
-    return storage, block
+def storage_of(tensor: Any) -> tuple[Any, BlockWatch | None]:
+    """Return the storage of a tensor, and what tells when it gets other memory."""
+    storage = tensor.untyped_storage()
+    return storage, watch(storage)
