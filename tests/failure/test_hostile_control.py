@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -143,6 +144,18 @@ def test_a_setup_with_another_number_of_descriptors(
         assert client.hung_up()
     why = "Setup with 1 descriptors in place of 2 or none" if count == 1 else "more descriptors than the message"
     eventually(lambda: any(why in said for said in caplog.messages), "the log does not say why")
+
+
+def test_the_log_names_a_peer_that_does_not_get_through(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its whole id, of which no other connected peer has the same."""
+    context = open_context(Options(providers=("tcp",)))
+    with contextlib.closing(RawControl(context.url, unix=True)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["verbs"], url=NOWHERE, name="trainer-3"))
+        said = re.compile(r"'trainer-3' \([0-9a-f]{32}\) did not get through its setup: .*no provider in common")
+        eventually(lambda: any(map(said.match, caplog.messages)), "the log does not name the peer")
 
 
 def test_strangers_do_not_silence_the_log_about_peers(

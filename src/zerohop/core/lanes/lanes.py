@@ -152,7 +152,7 @@ class Lanes(LaneTable):
         if lane.provider == VERBS:
             link.reconsider()
         lane.up.set_result(None)
-        logger.info("a lane over %s to %s is up", lane.provider, link.peer[:12])
+        logger.info("a lane over %s to %s is up", lane.provider, link.label)
         first_up, self._first_up = self._first_up, None if lane.messages else self._first_up
         if lane.messages and first_up is not None:
             first_up()
@@ -340,7 +340,7 @@ class Lanes(LaneTable):
         lane.close_end()
         if warn:
             said = "a lane over %s to %s went down: %s"
-            self._core.control.warn_once(link.peer, "lane", said, lane.provider, link.peer[:12], why)
+            self._core.control.warn_once(link.peer, "lane", said, lane.provider, link.label, why)
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)

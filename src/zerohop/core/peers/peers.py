@@ -303,7 +303,7 @@ class Peers:
             # One of the two has left again. The peer will come back if it needs a Connection.
             return
         except ZerohopError as error:
-            self._core.control.warn_once(link.peer, "setup", "a peer did not get through its setup: %s", error)
+            self._core.control.warn_once(link.peer, "setup", "%s did not get through its setup: %s", link.label, error)
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
         """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""
