@@ -18,8 +18,8 @@ public:
     [[nodiscard]] bool moved() const {
         return start_word_ != nullptr && (read(start_word_) != start_ || read(length_word_) < length_);
     }
-    // Returns true if a range lies in the block, which is where it was when this object was made. An address that was
-    // asked for before that may be one of the block before.
+    // Returns true if a range lies in the block, and the block is where it was when this object was made. The caller
+    // asks for the range's address after that: an earlier answer may be an address in an earlier block.
     [[nodiscard]] bool holds(uint64_t address, uint64_t nbytes) const {
         const bool behind = address >= start_ && (length_ == 0 || address - start_ <= length_);
         return behind && (length_ == 0 || nbytes <= length_ - (address - start_)) && !moved();

@@ -53,8 +53,8 @@ def copies_of(fds: Sequence[int]) -> list[int]:
 def close_received(fds: list[int]) -> None:
     """Close descriptors that a peer has sent, and empty the list; never wait.
 
-    To close the last descriptor of a socket that lingers, or of a file of a file system that does not answer, takes as
-    long as whoever made it likes. A thread of its own does that.
+    Closing the last descriptor of a socket that lingers, or of a file whose file system does not answer, takes as long
+    as the peer likes. A thread of its own does that.
     """
     slow = [fd for fd in fds if not is_memory_or_pipe(fd)]
     at_once = [fd for fd in fds if fd not in slow]
