@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.control.wire import Hello, Message
 
-_FD_SPACE: Final = room_for(wire.MAX_FDS)
+# For as many descriptors as the kernel sends with one message (SCM_MAX_FD): it closes what has no room, and may wait.
+_FD_SPACE: Final = room_for(253)
 _MAX_QUEUED_BYTES: Final = 2 << 20
 _PIECE_BYTES: Final = 64 << 10
 # Seconds between attempts to send descriptors while too many are on their way.
@@ -278,8 +279,7 @@ class Channel:
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
         fds, cut = received(ancillary), flags & socket.MSG_CTRUNC
         # All descriptors of a message come with one of its bytes.
-        too_many = len(fds) > self.most_fds or (cut and len(fds) == wire.MAX_FDS)
-        if (fds or cut) and (self._fds != [] or too_many):
+        if (fds or cut) and (self._fds != [] or len(fds) > self.most_fds):
             close_received(fds)
             raise ProtocolError("malformed: more descriptors than the message that is due may bring")
         if cut:

@@ -13,6 +13,7 @@ import numpy as np
 
 from zerohop._native import BlockWatch
 from zerohop.core.memory import torch_tensors
+from zerohop.core.memory.source import Moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockW
     """Return the object whose memory a range lies in, to be kept, and what tells when it moves; None if none may move.
 
     Raises:
-        ValueError: the object that the range was part of has other memory by now, and nobody keeps the range's.
+        Moved: the object that the range was part of has other memory by now, and nobody keeps the range's.
     """
     left = [_Held(holder, sure=True)]
     seen: dict[int, object] = {}  # casts of one object keep each other
@@ -65,10 +66,6 @@ def owns_memory(x: object) -> bool:
     return isinstance(x, _CTYPES_DATA) and bool(x._b_needsfree_) and x._b_base_ is None
 
 
-class Moved(ValueError):
-    """Says that a range was part of an object that has other memory by now."""
-
-
 class _Held(NamedTuple):
     """Holds an object that another one keeps, and whether the range must lie in its memory."""
 
@@ -100,19 +97,14 @@ def _held_by(holder: Any) -> Iterator[tuple[object, bool]]:
     elif isinstance(holder, _CTYPES_DATA):
         if holder._b_base_ is not None:
             yield holder._b_base_, True
-        # What `from_buffer` made shows the buffer that it keeps, and what NumPy's `as_ctypes` made an array. All else
-        # that it keeps may be what pointers in it point to.
+        # An object that `from_buffer` made shows the buffer that it keeps; one by NumPy's `as_ctypes` shows an array. All
+        # else that an object keeps may be what pointers in it point to.
         shows = not holder._b_needsfree_ and holder._b_base_ is None
-        yield from ((each, shows and isinstance(each, memoryview)) for each in _values(holder._objects))
+        yield holder._objects, shows and isinstance(holder._objects, (dict, memoryview))
         yield getattr(holder, "__keep", None), shows
         yield getattr(holder, "_arr", None), False  # in a pointer that NumPy's `ctypes.data_as` has made
-    elif isinstance(holder, dict):  # what a part of an object of ctypes keeps
-        yield from ((each, False) for each in holder.values())
+    elif isinstance(holder, dict):  # what an object of ctypes keeps; casts of it have the same one
+        yield from ((each, isinstance(each, memoryview)) for each in holder.values())
     elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
         # Objects of other classes have it as a property, whose getter may copy all bytes.
         yield getattr(holder, "base", None), True
-
-
-def _values(kept: Any) -> Iterator[object]:
-    """Give what an object of ctypes keeps: one object, or several in a dict."""
-    yield from kept.values() if isinstance(kept, dict) else () if kept is None else (kept,)

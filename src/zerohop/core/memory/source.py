@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from zerohop._native import BlockWatch
 
 
+class Moved(ValueError):
+    """Says that an object, or the one that it is a view of, has other memory than it had a moment ago."""
+
+
 class Source(NamedTuple):
     """Describes a range of memory, and the allocation that it is part of.
 

@@ -20,7 +20,7 @@ import numpy as np
 from zerohop._native import buffer_start, can_write
 from zerohop.core.memory import dlpack, holders, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, count_of, is_masked, layout_of, require_rows
-from zerohop.core.memory.source import Source, whole_allocation
+from zerohop.core.memory.source import Moved, Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.shown import shown
 
@@ -51,8 +51,6 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         Unsupported: its memory is on a device that this build has no driver for.
     """
     source = _look_at(x, as_bytes)
-    while source.block is not None and source.block.moved:  # another thread has moved it meanwhile
-        source = _look_at(x, as_bytes)
     end = source.address + source.nbytes
     # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
@@ -73,8 +71,8 @@ def _look_at(x: Any, as_bytes: bool) -> Source:
     for _ in range(_LOOKS):
         try:
             return _source(x, as_bytes)
-        except holders.Moved as error:
-            if not holders.owns_memory(x):  # a view stays where it is
+        except Moved as error:
+            if not (torch_tensors.is_tensor(x) or holders.owns_memory(x)):  # a view stays where it is
                 raise ValueError(str(error)) from None
     raise ValueError("other threads move it again and again. Fix: register it when they do not")
 

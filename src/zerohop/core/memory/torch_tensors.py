@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from zerohop._native import BlockWatch
 from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
-from zerohop.core.memory.source import Source, whole_allocation
+from zerohop.core.memory.source import Moved, Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Unsupported
 
@@ -103,7 +103,7 @@ def on_gpu(tensor: Any) -> OnGpu | None:
 
 
 def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
-    """Return the memory of a tensor, which may have moved meanwhile; raises what ``sources.read`` raises."""
+    """Return the memory of a tensor; raises what ``sources.read`` raises, and Moved."""
     try:
         return _read(tensor, as_bytes=as_bytes)
     except RuntimeError as error:
@@ -165,15 +165,24 @@ def _read(tensor: Any, *, as_bytes: bool) -> Source:
     base, extent = int(storage.data_ptr()), int(storage.nbytes())
     # torch gives an empty tensor no address.
     address = int(tensor.data_ptr()) if nbytes else base
+    _check_within(block, base, extent)  # which were asked for one after the other
     _check_within(block, address, nbytes)
     shared = bool(tensor.is_shared())
     return Source(address, nbytes, HOST, False, storage, base, extent, storage, shared, layout, block)
 
 
 def _check_within(block: BlockWatch | None, address: int, nbytes: int) -> None:
-    """Refuse a tensor that does not lie in its storage; one whose storage has just moved is looked at anew."""
-    if nbytes and not (block is not None and (block.moved or block.holds(address, nbytes))):
-        raise ValueError("the tensor does not lie within its storage")
+    """Refuse a range of a tensor that does not lie in its storage.
+
+    Raises:
+        Moved: the storage has got other memory since it was watched.
+        ValueError: the tensor does not lie there at all.
+    """
+    if not nbytes or (block is not None and block.holds(address, nbytes)):
+        return
+    if block is not None and block.moved:
+        raise Moved("the tensor gets other memory just now")
+    raise ValueError("the tensor does not lie within its storage")
 
 
 def watch(storage: Any) -> BlockWatch | None:
