@@ -97,8 +97,8 @@ def _held_by(holder: Any) -> Iterator[tuple[object, bool]]:
     elif isinstance(holder, _CTYPES_DATA):
         if holder._b_base_ is not None:
             yield holder._b_base_, True
-        # An object that `from_buffer` made shows the buffer that it keeps, and `as_ctypes` of NumPy makes one that shows
-        # an array. Pointers in an object may point to all else that it keeps.
+        # An object that `from_buffer` made shows the buffer that it keeps. One that NumPy's `as_ctypes` made shows an
+        # array. Pointers in an object may point to all else that it keeps.
         shows = not holder._b_needsfree_ and holder._b_base_ is None
         yield holder._objects, shows and isinstance(holder._objects, (dict, memoryview))
         yield getattr(holder, "__keep", None), shows
