@@ -37,7 +37,7 @@ def test_a_block_that_has_moved() -> None:
     watch = BlockWatch(place, START, place + 8, LENGTH)
     words[0] = START + 16
     assert (watch.moved, watch.holds(START + 16, 1)) == (True, False)
-    words[:] = (START, LENGTH - 1)
+    words[0], words[1] = START, LENGTH - 1
     assert (watch.moved, watch.holds(START, 1)) == (True, False)
 
 
