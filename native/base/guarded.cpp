@@ -22,6 +22,7 @@ struct Call {
     const Touched first;
     const Touched second;
     volatile Gone gone = Gone::nothing;
+    volatile int signal = 0;
     Call* const outer;
     sigjmp_buf before;
 };
@@ -166,9 +167,10 @@ bool end_small_copy(uint64_t /*address*/, void* /*context*/) {
 
 #endif
 
+namespace {
+
 // Not inlined: a value that the caller keeps in a register would be the one from before.
-[[gnu::noinline]] Gone run(const Touched& first, const Touched& second, void (*call)(void*), void* of) {
-    Call here(first, second, running);
+[[gnu::noinline]] void contain_faults(Call& here, void (*call)(void*), void* of) {
     // Without the signal mask, which would be a system call: the handler blocks nothing.
     if (sigsetjmp(here.before, 0) == 0) {
         running = &here;
@@ -177,6 +179,13 @@ bool end_small_copy(uint64_t /*address*/, void* /*context*/) {
         std::atomic_signal_fence(std::memory_order_seq_cst);
     }
     running = here.outer;
+}
+
+} // namespace
+
+Gone run(const Touched& first, const Touched& second, void (*call)(void*), void* of) {
+    Call here(first, second, running);
+    contain_faults(here, call, of);
     return here.gone;
 }
 
@@ -191,7 +200,7 @@ Gone copy_large(void* dst, const void* src, size_t nbytes) {
 namespace {
 
 // Returns if the thread goes on behind the fault; false if the fault is none of ours.
-bool contain(const siginfo_t& info, void* context) {
+bool contain(int signal, const siginfo_t& info, void* context) {
     if (info.si_code <= 0) { // sent by a program: there is no address
         return false;
     }
@@ -208,6 +217,7 @@ bool contain(const siginfo_t& info, void* context) {
         return false;
     }
     call->gone = gone;
+    call->signal = signal;
     // The handler may run with signals blocked, by ThreadSanitizer for one, and the jump would leave them so.
     pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
     siglongjmp(call->before, 1);
@@ -253,7 +263,7 @@ void pass_on(int signal, siginfo_t* info, void* context, struct sigaction& next)
 }
 
 template <size_t kEntry> void on_fault(int signal, siginfo_t* info, void* context) {
-    if (contain(*info, context)) {
+    if (contain(signal, *info, context)) {
         return;
     }
     Entries& of = entries[signal == SIGSEGV ? 0 : 1];
@@ -321,9 +331,11 @@ void touch_for_writing(uint64_t address) {
 #endif
 }
 
-bool can_write(uint64_t address) {
+bool may_write(uint64_t address) {
     [[maybe_unused]] static const bool installed = (install_fault_handler(), true);
-    return guarded({address, 1}, {}, [address] { touch_for_writing(address); }) == Gone::nothing;
+    Call here({address, 1}, {}, running);
+    guard::contain_faults(here, [](void* of) { touch_for_writing(*static_cast<uint64_t*>(of)); }, &address);
+    return here.gone == Gone::nothing || here.signal == SIGBUS;
 }
 
 } // namespace zerohop

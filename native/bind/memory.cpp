@@ -114,8 +114,8 @@ void register_memory(nb::module_& m) {
     m.def("buffer_start", &buffer_start, nb::arg("x"),
           "Address of a contiguous buffer, and whether it is read-only. Raises what its exporter does.");
     m.def(
-        "can_write", [](uint64_t address) { return can_write(address); }, nb::arg("address"),
-        "Whether the byte at an address of this process can be written. It is not changed.");
+        "may_write", [](uint64_t address) { return may_write(address); }, nb::arg("address"),
+        "Whether the mapping of a byte of this process lets it be written, even without a page. It is not changed.");
     nb::class_<PyRegion>(m, "Region", "A registered range of memory.")
         .def_ro("address", &PyRegion::address)
         .def_ro("nbytes", &PyRegion::nbytes)

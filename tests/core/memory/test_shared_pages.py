@@ -16,6 +16,8 @@ import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.sandboxed import run_program
+from support.sizes import MIB
+from support.small_disk import free_bytes, small_disk
 from zerohop.core.memory import shared_pages
 
 if TYPE_CHECKING:
@@ -73,3 +75,31 @@ def test_no_descriptor_left(open_context: OpenContext, monkeypatch: pytest.Monke
         written = open_context(Options(sim_devices=0)).write(np.arange(64, dtype=np.uint8), memory.share("rw")[:64])
         written.result(PATIENCE_S)
         assert "mapped" in str(written.explain())
+
+
+def test_shared_memory_in_a_full_file_system(open_context: OpenContext) -> None:
+    """It has no page yet, which is no rule against writing: the error says that there is no room."""
+    context = open_context(Options(sim_devices=0))
+    with small_disk(MIB) as disk, (disk / "data").open("w+b") as file:
+        file.truncate(MIB // 2)
+        (disk / "data").unlink()
+        (disk / "filler").write_bytes(bytes(free_bytes(disk)))
+        shared = SimpleNamespace(buf=memoryview(mmap.mmap(file.fileno(), MIB // 2)), _fd=file.fileno())
+        for rights in (None, "rw"):
+            with pytest.raises(zh.RegistrationFailed, match="out of shared memory") as caught:
+                context.register(shared, rights)
+            assert "make /dev/shm larger" in caught.value.fix
+        (disk / "filler").unlink()
+        assert context.register(shared).share("rw").rights == "rw"
+
+
+def test_shared_memory_whose_file_was_truncated(open_context: OpenContext) -> None:
+    file = os.memfd_create("truncated")
+    try:
+        os.ftruncate(file, MIB)
+        shared = SimpleNamespace(buf=memoryview(mmap.mmap(file, MIB)), _fd=file)
+        os.ftruncate(file, 0)
+        with pytest.raises(zh.RegistrationFailed, match="memory gone: its file has 0 bytes"):
+            open_context(Options(sim_devices=0)).register(shared)
+    finally:
+        os.close(file)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import buffer_start, can_write
+from zerohop._native import buffer_start, may_write
 from zerohop.core.memory import dlpack, holders, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, count_of, is_masked, layout_of, require_rows
 from zerohop.core.memory.source import Moved, Source, whole_allocation
@@ -61,7 +61,7 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
     private = isinstance(x, np.ndarray) and not source.may_be_shared
     ends = (source.address, source.address + source.nbytes - 1)
-    if source.device == HOST and source.nbytes and not (source.readonly or private or all(map(can_write, ends))):
+    if source.device == HOST and source.nbytes and not (source.readonly or private or all(map(may_write, ends))):
         # torch and raw pointers say nothing of a file that is mapped for reading.
         source = source._replace(readonly=True)
     return source
