@@ -61,8 +61,8 @@ template <class F> [[nodiscard]] Gone guarded(const Touched& first, const Touche
 
 // Faults, in a guarded call, unless the byte can be written. It is not changed.
 void touch_for_writing(uint64_t address);
-// Returns whether the mapping lets the byte be written, without changing it: also where there is no page for it, because
-// its file is full or shorter.
+// Returns whether the mapping lets the byte be written, without changing it: also where there is no page for it,
+// because its file is full or shorter.
 [[nodiscard]] bool may_write(uint64_t address);
 
 } // namespace zerohop

@@ -6,6 +6,8 @@ Whatever a peer sends, no descriptor of it stays open here, and what no peer of 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -355,3 +357,34 @@ def test_parts_do_not_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> N
             await asking
 
     run(test)
+
+
+def test_parts_from_many_peers_do_not_take_all_descriptors() -> None:
+    """The limit is that of the process, whatever number of peers leaves allocations unfinished."""
+
+    async def test(owner: Owner) -> None:
+        owners = [owner, Owner(), Owner()]
+        asking = [task for each in owners for task in await each.asked()]
+        for each in owners:
+            each.begin(8, more=True)
+        for _ in range(14):
+            for each in owners:
+                each.part(8, more=True)
+        spare = [os.memfd_create("zh-spare") for _ in range(60)]
+        for fd in spare:
+            os.close(fd)
+        assert open_parts() >= 200
+        for each in owners:
+            each.link.lost = zh.PeerLost("the peer is gone")
+            each.imports.end()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await settle()
+        assert open_parts() == 0
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 400, hard))
+    try:
+        run(test)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Pieces that one memory may have; each has at least 2 MiB.
 _MAX_PIECES: Final = 1 << 17
-# Part of the descriptors of this process that may wait for further parts of an allocation.
+# Part of the limit of descriptors that this process may have in use while some wait for further parts of an allocation.
 _MOST_OF_LIMIT: Final = 0.75
 # Allocations that devices here are given access to at the same time: each takes a thread while a driver works on it.
 _MAX_THREADS: Final = 4
@@ -139,13 +139,15 @@ class Allocations:
     def _gather(self, number: int, fds: list[int]) -> None:
         gathered = self._unfinished[number].fds
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Once all parts have come, too few descriptors tell that some were closed here.
         try:
-            # The number of descriptors tells, once all parts have come.
-            if len(gathered) + len(fds) > _MOST_OF_LIMIT * soft:
-                close_received(gathered)
-            else:
-                gathered.extend(copies_of(fds))
+            copies = copies_of(fds)
         except OSError:
+            close_received(gathered)
+            return
+        gathered.extend(copies)
+        # The system gives the lowest free number, so a number tells how many are in use, also by other links.
+        if any(fd >= _MOST_OF_LIMIT * soft for fd in copies):
             close_received(gathered)
 
     def _begin(self, message: wire.Allocation, fds: list[int]) -> None:
