@@ -7,11 +7,15 @@ import re
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.patience import patience
 from zerohop.core.base.log import LEVELS, WarnOnce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROGRAM = """
 import logging
@@ -99,6 +103,32 @@ class TestWarnings:
         assert caplog.messages[-1] == f"refused the next (and {1000 - filled} more that were not logged)"
         warn("10.1.0.1", "secret", "refused %s", "the one after")
         assert caplog.messages[-1] == "refused the one after"
+
+    def test_the_last_one_comes_when_there_is_room(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        """So how many were left out is said, also where no other warning follows; and the rate holds."""
+        timers: list[tuple[float, Callable[[], None]]] = []
+        warn = WarnOnce(lambda seconds, call: timers.append((clock[0] + seconds, call)))
+        for number in range(40):
+            warn(str(number), "secret", "refused %s", number)
+        warn("39", "secret", "refused it again")
+        assert (len(caplog.messages), len(timers)) == (16, 1)
+        clock[0] += 1
+        warn("40", "secret", "refused %s", 40)
+        assert (len(caplog.messages), len(timers)) == (16, 1)
+        clock[0], call = timers.pop()
+        call()
+        assert caplog.messages[16:] == ["refused 40 (and 24 more that were not logged)"]
+        assert not timers
+
+    def test_what_waits_at_the_end_is_logged(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        warn = WarnOnce()
+        for number in range(40):
+            warn(str(number), "secret", "refused %s", number)
+        warn.finish()
+        assert caplog.messages[-1] == "refused 39 (and 23 more that were not logged)"
+        assert len(caplog.messages) == 17
+        warn.finish()
+        assert len(caplog.messages) == 17
 
     def test_a_bounded_memory(self, clock: list[float]) -> None:
         """However many there are, in whatever time."""

@@ -10,10 +10,13 @@ import logging
 import os
 import time
 import traceback
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop.core.base.importing import hold_off_forks
 from zerohop.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # logging holds a lock of its own over a fork. It is taken after that of imports, which may ask for a logger.
 hold_off_forks()
@@ -55,55 +58,100 @@ def is_debugging() -> bool:
 class WarnOnce:
     """Logs warnings of what peers do: once per key, and each topic at a rate of its own.
 
-    Nobody outside can fill a log that way, nor use up what other topics may say.
+    Nobody outside can fill a log that way, nor use up what other topics may say. Of the warnings for which a topic has
+    no room the last one is logged when there is room again, with the number of the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, later: Callable[[float, Callable[[], None]], object] = lambda *_: None) -> None:
+        """Prepare; ``later(seconds, callback)`` calls back, on the thread that warns."""
+        self._later = later
         self._topics: dict[str, _Topic] = {}
 
     def __call__(self, key: str, topic: str, text: str, *args: object) -> None:
-        """Log a warning, unless this key has been warned of, or the topic has used up its rate."""
-        self._log(logging.WARNING, key, topic, text, *args)
+        """Log a warning, unless this key has been warned of, now or once the topic has room for it."""
+        self._add(logging.WARNING, key, topic, text, *args)
 
     def bug(self, error: BaseException, text: str) -> None:
         """Log an error that nobody foresaw, with its traceback, once for each place where it was raised."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         key = f"{type(error).__name__} {place}"
-        self._log(logging.ERROR, key, "bug", "%s\n%s", text, "".join(traceback.format_exception(error)).rstrip())
+        self._add(logging.ERROR, key, "bug", "%s\n%s", text, "".join(traceback.format_exception(error)).rstrip())
 
-    def _log(self, level: int, key: str, topic: str, text: str, *args: object) -> None:
-        unsaid = self._topics.setdefault(topic, _Topic()).admit(key, time.monotonic())
-        if unsaid is None:
-            return
-        if unsaid:
-            text, args = f"{text} (and %s more that were not logged)", (*args, unsaid)
+    def finish(self) -> None:
+        """Log what waits for room, because nothing comes after it."""
+        for topic in self._topics.values():
+            topic.log()
+
+    def _add(self, level: int, key: str, topic: str, text: str, *args: object) -> None:
+        of = self._topics.setdefault(topic, _Topic())
         # The arguments go in as text, because a kept log record would keep an error's traceback alive.
-        logger.log(level, text, *map(str, args))
+        if of.add(key, _Warning(level, text, tuple(map(str, args)))):
+            self._log(of)
+
+    def _log(self, topic: _Topic) -> None:
+        """Log the last warning of a topic now if there is room, else later."""
+        seconds = topic.until_room(time.monotonic())
+        if seconds == 0:
+            topic.log()
+        elif not topic.timed:
+            topic.timed = True
+            self._later(seconds, lambda: self._timed_out(topic))
+
+    def _timed_out(self, topic: _Topic) -> None:
+        topic.timed = False
+        self._log(topic)
+
+
+class _Warning(NamedTuple):
+    """Holds the parts of a line of the log."""
+
+    level: int
+    text: str
+    args: tuple[str, ...]
 
 
 class _Topic:
-    """Counts the warnings of one topic."""
+    """Counts the warnings of one topic, and keeps the last one until there is room for it.
+
+    Attributes:
+        timed: whether somebody looks for room later.
+    """
 
     def __init__(self) -> None:
+        self.timed = False
         self._room = float(_BURST)
         self._counted = 0.0
-        self._unsaid = 0
+        # The last warning that was not logged yet, its key, and how many others came before it.
+        self._last: tuple[str, _Warning] | None = None
+        self._others = 0
         # A dict and not a set, for its order: the oldest key is forgotten first.
         self._said: dict[str, None] = {}
 
-    def admit(self, key: str, now: float) -> int | None:
-        """Return how many warnings were left out before this one; None if this one is left out."""
-        if key in self._said:
-            return None
+    def add(self, key: str, warning: _Warning) -> bool:
+        """Take a warning; return False if its key has been warned of, or is about to be."""
+        if key in self._said or (self._last is not None and self._last[0] == key):
+            return False
+        self._others += self._last is not None
+        self._last = key, warning
+        return True
+
+    def until_room(self, now: float) -> float:
+        """Return the seconds until another warning may be logged."""
         self._room = min(_BURST, self._room + (now - self._counted) / _PAUSE_S)
         self._counted = now
-        if self._room < 1:
-            self._unsaid += 1
-            return None
+        return max(0.0, 1 - self._room) * _PAUSE_S
+
+    def log(self) -> None:
+        """Log the last warning, if it was not logged yet."""
+        if self._last is None:
+            return
+        (key, (level, text, args)), others = self._last, self._others
+        self._last, self._others = None, 0
         self._room -= 1
         self._said[key] = None
         if len(self._said) > _KEYS:
             del self._said[next(iter(self._said))]
-        unsaid, self._unsaid = self._unsaid, 0
-        return unsaid
+        if others:
+            text, args = f"{text} (and %s more that were not logged)", (*args, str(others))
+        logger.log(level, text, *args)

@@ -52,7 +52,7 @@ class ControlThread:
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self._woken = False
-        self.warn_once = WarnOnce()
+        self.warn_once = WarnOnce(self.loop.call_later)
         # Set once the system refuses a call without which the loop cannot be woken, or cannot wait.
         self.refused: Unsupported | None = None
         # Called when the loop may have lost a step of anything, for lack of memory.
@@ -297,6 +297,7 @@ class ControlThread:
         """Stop the loop once the cancelled tasks have ended."""
         if tasks:
             await asyncio.wait(tasks, timeout=_ENDING_S)
+        self.warn_once.finish()
         self.loop.stop()
 
     def _ended(self, failed: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
