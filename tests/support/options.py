@@ -20,7 +20,7 @@ class Options:
     sim_devices: int = 2
     sim_peermem: bool | None = None
     timeout: float = patience(10.0)
-    listen: str = "127.0.0.1:0"
+    listen: str | None = "127.0.0.1:0"
     secret: str | None = None
     encryption: Literal["none", "control", "all"] | None = None
     spin_us: float = 50.0

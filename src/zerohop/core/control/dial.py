@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import ipaddress
 import os
 import shlex
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop.core.control.address import Address
+    from zerohop.core.control.name_lookup import NameLookup
     from zerohop.core.runtime.control_thread import ControlThread
 
 _T = TypeVar("_T")
@@ -45,10 +45,13 @@ _LISTEN: Final = (
 )
 
 
-async def open_channel(control: ControlThread, where: Address, waits: Callable[[str], None]) -> Channel:
+async def open_channel(
+    control: ControlThread, names: NameLookup, where: Address, waits: Callable[[str], None]
+) -> Channel:
     """Connect to an address, by the Unix socket if that works.
 
-    ``waits`` is told for what this waits, where that is worth telling; there is no time limit but the caller's.
+    ``names`` looks up the host. ``waits`` is told for what this waits, where that is worth telling; there is no time
+    limit but the caller's.
 
     Raises:
         PeerLost: nobody answers.
@@ -65,7 +68,7 @@ async def open_channel(control: ControlThread, where: Address, waits: Callable[[
             _check_descriptors(error, where)
             why_not = f"nobody answers at {where.socket_path} ({getattr(error, 'strerror', None) or error})"
     if where.listens:
-        return await open_tcp(control, where, why_not, waits)
+        return await open_tcp(control, names, where, why_not, waits)
     if refused is not None:
         raise refused
     raise PeerLost(
@@ -133,7 +136,11 @@ async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], N
 
 
 async def open_tcp(
-    control: ControlThread, where: Address, tried: str = "", waits: Callable[[str], None] | None = None
+    control: ControlThread,
+    names: NameLookup,
+    where: Address,
+    tried: str = "",
+    waits: Callable[[str], None] | None = None,
 ) -> Channel:
     """Connect to an address by TCP; raises what ``open_channel`` raises. ``tried``: what has failed before.
 
@@ -142,8 +149,9 @@ async def open_tcp(
     failure: OSError | Unsupported | None = None
     tried += ", and " if tried else ""
     try:
-        found = await _resolve(control, where)
+        found = await names.find(where)
     except OSError as error:
+        _check_descriptors(error, where)
         found, failure = [], error
     for place, (family, kind, protocol, _, target) in enumerate(found, 1):
         sock = None
@@ -209,15 +217,6 @@ def _lacks_zone(host: str) -> bool:
         there = ipaddress.ip_address(host)
         return there.is_link_local and there.version == _V6 and "%" not in host
     return False
-
-
-async def _resolve(control: ControlThread, where: Address) -> list[tuple[Any, ...]]:
-    """Resolve a host's name for stream sockets; a name that needs a name server is resolved on a thread of its own."""
-    resolve = functools.partial(socket.getaddrinfo, where.host, where.port, type=socket.SOCK_STREAM)
-    try:
-        return resolve(flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        return await control.run_in_thread(resolve)
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:

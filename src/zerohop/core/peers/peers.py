@@ -18,6 +18,7 @@ from zerohop.core.base.peer_text import printable
 from zerohop.core.control import address, handshake
 from zerohop.core.control.dial import open_channel, open_tcp, unless_ended
 from zerohop.core.control.handshake import CONTROL, DUPLICATE, LANE, Refused
+from zerohop.core.control.name_lookup import NameLookup
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.core.peers import teardown
 from zerohop.core.peers.admission import Admission
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 # Seconds to wait for the peer's own socket if the peer refuses because it is dialling, too.
 _CROSSING_S: Final = 0.25
 _MAX_DIALS: Final = 8
+# Host names that are looked up at the same time, each by a thread that cannot be ended.
+_MOST_LOOKUPS: Final = 32
 
 
 class Peers:
@@ -63,6 +66,9 @@ class Peers:
         self._change = asyncio.Event()
         # Peers that were let in, until their first lane is up.
         self._without_lane = WaitingRoom(self._core.control, "open no lane")
+        self._names = NameLookup(self._core.control, _MOST_LOOKUPS)
+        # Peers say these names, so they have lookups of their own, and hold up no dial.
+        self._lane_names = NameLookup(self._core.control, _MOST_LOOKUPS)
         self._events.start()
         self._core.control.when_step_lost = self._begin_anew
 
@@ -127,7 +133,7 @@ class Peers:
 
     async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
         """Connect a socket for the data plane to the listener that invited it."""
-        channel = await open_tcp(self._core.control, where)
+        channel = await open_tcp(self._core.control, self._lane_names, where)
         try:
             await self._greet(channel, LANE, token, peer)
             return channel.detach()
@@ -243,7 +249,7 @@ class Peers:
 
     async def _dial_once(self, where: Address, dial: Dial) -> PeerLink | None:
         """Dial a peer once; return None if another dial is under way, or the peer believes that it is connected."""
-        channel = await open_channel(self._core.control, where, dial.waits)
+        channel = await open_channel(self._core.control, self._names, where, dial.waits)
         try:
             try:
                 await self._greet(channel, CONTROL, b"", where.context, dial.met)
@@ -252,7 +258,7 @@ class Peers:
                     raise
                 # In another container the same path may lead to another process.
                 channel.close()
-                channel = await open_tcp(self._core.control, where, waits=dial.waits)
+                channel = await open_tcp(self._core.control, self._names, where, waits=dial.waits)
                 await self._greet(channel, CONTROL, b"", where.context, dial.met)
             existing = self._core.connected.get(where.context)
             if existing is not None:
@@ -280,7 +286,7 @@ class Peers:
 
         Asked first, so that dials to one Context under several names become one.
         """
-        channel = await open_channel(self._core.control, where, dial.waits)
+        channel = await open_channel(self._core.control, self._names, where, dial.waits)
         me = self._core.identity
         # A path may lead to a file system that hangs, so an unproved peer of another host may name none.
         trusted = me.secret is not None or channel.unix or channel.connected_here()

@@ -1,0 +1,108 @@
+"""Host names that a name server takes long to answer for: peers that say them bind no threads here."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import zerohop as zh
+from support.lanes import eventually
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.raw_control import RawControl
+from zerohop.core.control import wire
+from zerohop.core.control.descriptors import close_all
+from zerohop.core.peers import peers as module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.fixtures import OpenContext
+
+SLOW = "zerohop://slow.example.org:99/" + "ab" * 16
+ROUNDS = 20
+
+
+class NameServer:
+    """A name server that answers nothing for so long as a test likes; `asked` has the names, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+        self.error: OSError = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        self._real = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._find)
+
+    def _find(self, host: str, port: int, *, flags: int = 0, **kinds: Any) -> Any:
+        if flags & socket.AI_NUMERICHOST or not host.endswith("example.org"):
+            return self._real(host, port, flags=flags, **kinds)
+        self.asked.append(host)
+        assert self.answers.wait(PATIENCE_S)
+        raise self.error
+
+
+@pytest.fixture
+def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
+    server = NameServer(monkeypatch)
+    yield server
+    server.answers.set()
+    eventually(lambda: all(thread.name != "zerohop-aside" for thread in threading.enumerate()), "a lookup goes on")
+
+
+def _introduce(context: zh.Context, url: str) -> RawControl:
+    client = RawControl(context.url, unix=True)
+    client.shake_hands()
+    client.send(wire.Setup(providers=["tcp"], url=url, name="hostile"))
+    return client
+
+
+def _invite(client: RawControl, number: int) -> None:
+    """Open a lane whose socket the Context has to bring."""
+    client.send(wire.Lane(number=number, provider="tcp", address=b"", messages=True))
+    client.send(wire.LaneInvite(number=number, tokens=[bytes(16)]))
+    while (said := client.receive()) is not None and not isinstance(said[0], wire.Lane):
+        close_all(said[1])
+
+
+def test_lanes_that_are_given_up(open_context: OpenContext, name_server: NameServer) -> None:
+    """A lookup cannot be ended: those that come later wait for the one that is under way."""
+    context = open_context(Options(listen=None))
+    for _ in range(2):
+        with contextlib.closing(_introduce(context, SLOW)) as client:
+            for number in range(0, 2 * ROUNDS, 2):
+                _invite(client, number)
+                eventually(lambda: name_server.asked, "nothing is looked up")
+                client.send(wire.LaneFailed(number=number, text="no"))
+    assert name_server.asked == ["slow.example.org"]
+
+
+def test_many_names(open_context: OpenContext, name_server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many are looked up at the same time, and those of peers hold up no dial of the program."""
+    monkeypatch.setattr(module, "_MOST_LOOKUPS", 3)
+    context = open_context(Options(listen=None))
+    with contextlib.ExitStack() as clients:
+        for number in range(10):
+            client = _introduce(context, SLOW.replace("slow", f"slow{number}"))
+            clients.enter_context(contextlib.closing(client))
+            _invite(client, 0)
+        eventually(lambda: len(context._core.peers._lane_names._under_way) == 10, "each has a lookup")
+    eventually(lambda: len(name_server.asked) == 3, "three are looked up")
+    dialled = context.connect(SLOW.replace("slow", "dialled"), timeout=PATIENCE_S)
+    eventually(lambda: "dialled.example.org" in name_server.asked, "the program's own is looked up")
+    assert len(name_server.asked) == 4
+    name_server.answers.set()
+    with pytest.raises(zh.PeerLost, match=r"no host is called 'dialled.example.org' here"):
+        dialled.result(PATIENCE_S)
+    eventually(lambda: len(name_server.asked) == 11, "the others are looked up then")
+
+
+def test_no_descriptor_for_a_lookup(open_context: OpenContext, name_server: NameServer) -> None:
+    """That is a limit of this process, and no fault of the peer's."""
+    name_server.answers.set()
+    name_server.error = OSError(24, "Too many open files")
+    with pytest.raises(zh.LimitReached, match="descriptors"):
+        open_context(Options(listen=None)).connect(SLOW, timeout=PATIENCE_S).result(PATIENCE_S)
