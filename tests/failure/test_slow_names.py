@@ -75,7 +75,7 @@ def test_lanes_that_are_given_up(open_context: OpenContext, name_server: NameSer
         with contextlib.closing(_introduce(context, SLOW)) as client:
             for number in range(0, 2 * ROUNDS, 2):
                 _invite(client, number)
-                eventually(lambda: name_server.asked, "nothing is looked up")
+                eventually(lambda: bool(name_server.asked), "nothing is looked up")
                 client.send(wire.LaneFailed(number=number, text="no"))
     assert name_server.asked == ["slow.example.org"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -382,7 +383,7 @@ def test_parts_from_many_peers_do_not_take_all_descriptors() -> None:
         assert open_parts() == 0
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd"))
+    used = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 400, hard))
     try:
         run(test)

@@ -162,7 +162,14 @@ class Peers:
             raise
 
     def _established(self, link: PeerLink) -> None:
-        """Note that the first lane for messages of a Connection is up."""
+        """Note that the first lane for messages of a Connection is up.
+
+        Raises:
+            ProtocolError: there is a Connection to its peer already, so that the peer has not given up its own dial.
+        """
+        existing = self._core.connected.get(link.peer)
+        if link.peer != self._core.id and existing is not None and existing.alive:
+            raise ProtocolError("malformed: a second connection to one Context")
         self._core.young.discard(link)
         logger.info("%s: connected to %s", printable(self._core.name), link.label)
         if link.peer == self._core.id:

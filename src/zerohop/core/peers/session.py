@@ -72,7 +72,7 @@ class Session:
         """Prepare the conversation.
 
         ``dialled`` is the address that reached the peer, which may differ from the peer's own; ``established(link)`` is
-        called once there is a lane for messages.
+        called once there is a lane for messages, and raises ProtocolError if the peer should have made none.
         """
         self._core = core
         self._link = link
@@ -117,13 +117,7 @@ class Session:
         except (ProtocolError, ValueError, TypeError) as error:
             # Native checks raise ValueError or TypeError for values that no correct peer sends; or this Context was
             # closed in the middle of a message, and its engine is gone, which is no fault of the peer.
-            if not self._core.closed:
-                self._core.control.warn_once(
-                    self._link.peer, "protocol", "disconnected %s: %s", self._link.label, error
-                )
-            said = str(error)
-            why = said if said.startswith("malformed: ") else f"malformed: {said}"
-            self._break_off(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
+            self._disconnect(error)
         except ZerohopError as error:
             self._break_off(error, Reason.LANE_CLOSED)
         except OSError as error:
@@ -347,8 +341,20 @@ class Session:
 
     def _established(self) -> None:
         self._link.ready = True
-        self._when_established(self._link)
-        self.ready.set_result(None)
+        try:
+            self._when_established(self._link)
+        except ProtocolError as error:
+            self._disconnect(error)
+        else:
+            self.ready.set_result(None)
+
+    def _disconnect(self, error: Exception) -> None:
+        """End the conversation because of a message that no correct peer sends, unless this side has been closed."""
+        if not self._core.closed:
+            self._core.control.warn_once(self._link.peer, "protocol", "disconnected %s: %s", self._link.label, error)
+        said = str(error)
+        why = said if said.startswith("malformed: ") else f"malformed: {said}"
+        self._break_off(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
 
     def _break_off(self, error: ZerohopError, reason: Reason) -> None:
         """End the conversation because this side cannot go on, and tell the peer why."""
