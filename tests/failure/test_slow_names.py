@@ -14,9 +14,9 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import RawControl
-from zerohop.core.control import wire
+from zerohop.core.control import name_lookup, wire
+from zerohop.core.control.address import parse
 from zerohop.core.control.descriptors import close_all
-from zerohop.core.peers import peers as module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,22 +82,50 @@ def test_lanes_that_are_given_up(open_context: OpenContext, name_server: NameSer
 
 def test_many_names(open_context: OpenContext, name_server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many are looked up at the same time, and those of peers hold up no dial of the program."""
-    monkeypatch.setattr(module, "_MOST_LOOKUPS", 3)
+    monkeypatch.setattr(name_lookup, "_MOST_AT_ONCE", 3)
+    monkeypatch.setattr(name_lookup, "_LONG_S", 1e6)
     context = open_context(Options(listen=None))
     with contextlib.ExitStack() as clients:
         for number in range(10):
             client = _introduce(context, SLOW.replace("slow", f"slow{number}"))
             clients.enter_context(contextlib.closing(client))
             _invite(client, 0)
-        eventually(lambda: len(context._core.peers._lane_names._under_way) == 10, "each has a lookup")
-    eventually(lambda: len(name_server.asked) == 3, "three are looked up")
-    dialled = context.connect(SLOW.replace("slow", "dialled"), timeout=PATIENCE_S)
-    eventually(lambda: "dialled.example.org" in name_server.asked, "the program's own is looked up")
-    assert len(name_server.asked) == 4
+        eventually(lambda: len(context._core.peers._lane_names._lookups) == 10, "each has a lookup")
+        eventually(lambda: len(name_server.asked) == 3, "three are looked up")
+        dialled = context.connect(SLOW.replace("slow", "dialled"), timeout=PATIENCE_S)
+        eventually(lambda: "dialled.example.org" in name_server.asked, "the program's own is looked up")
+        assert len(name_server.asked) == 4
+    eventually(lambda: not context._core.young, "the peers are gone")
     name_server.answers.set()
     with pytest.raises(zh.PeerLost, match=r"no host is called 'dialled.example.org' here"):
         dialled.result(PATIENCE_S)
-    eventually(lambda: len(name_server.asked) == 11, "the others are looked up then")
+    eventually(lambda: not context._core.peers._lane_names._lookups, "all have ended")
+    assert len(name_server.asked) == 4, "nobody waits for the others any more"
+
+
+def test_slow_names_make_room(
+    open_context: OpenContext, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that no name server answers for holds up no other; a host with many ports is one name."""
+    monkeypatch.setattr(name_lookup, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(name_lookup, "_LONG_S", 0.1)
+    context, peer = open_context(Options()), open_context(Options())
+    slow = [
+        context.connect(f"zerohop://slow{number // 2}.example.org:{100 + number}/{number:032x}", timeout=PATIENCE_S)
+        for number in range(12)
+    ]
+    where = parse(peer.url)
+    dialled = context.connect(f"zerohop://localhost:{where.port}", timeout=PATIENCE_S)
+    assert dialled.result(PATIENCE_S).peer == peer.id
+    assert name_server.asked == [f"slow{number}.example.org" for number in range(6)]
+    for each in slow:
+        each.cancel()
+
+
+def test_waits_for_a_name(open_context: OpenContext, name_server: NameServer) -> None:
+    """The error names the name server, and not a peer that nobody has asked."""
+    with pytest.raises(zh.DeadlineExceeded, match=r"the host 'slow.example.org' is being looked up"):
+        open_context(Options()).connect(SLOW, timeout=0.3).result(PATIENCE_S)
 
 
 def test_no_descriptor_for_a_lookup(open_context: OpenContext, name_server: NameServer) -> None:

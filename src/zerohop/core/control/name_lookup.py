@@ -3,49 +3,95 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import collections
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from zerohop.core.control.address import Address
     from zerohop.core.runtime.control_thread import ControlThread
 
+# Lookups that go on at once. One that takes more than so many seconds makes room for another, so that names for which
+# no name server answers do not hold up the others. That bounds the threads, too, because each name server gives up.
+_MOST_AT_ONCE: Final = 16
+_LONG_S: Final = 1.0
+
 Found = list[tuple[Any, ...]]
 
 
-class NameLookup:
-    """Looks up names for one Context: each name once at a time, and only so many at the same time.
+class _Lookup:
+    """Holds the lookup of one name, and how many wait for it."""
 
-    A thread that asks a name server cannot be ended, so a lookup goes on when nobody waits for it any more, and serves
-    those who come later.
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.waiting = 0
+        self.takes_room = False
+        self.found: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        # asyncio would warn of an exception that nobody fetches.
+        self.found.add_done_callback(lambda found: found.cancelled() or found.exception())
+        self.task: asyncio.Task[None] | None = None
+
+
+class NameLookup:
+    """Looks up names for one Context, each once at a time.
+
+    A thread that asks a name server cannot be ended. So a lookup that has begun goes on when nobody waits for it any
+    more, and serves those who come later.
     """
 
-    def __init__(self, control: ControlThread, most: int) -> None:
-        """Prepare; ``most`` names are looked up at the same time, and the others wait."""
+    def __init__(self, control: ControlThread) -> None:
         self._control = control
-        self._room = asyncio.Semaphore(most)
-        self._under_way: dict[tuple[str, int], asyncio.Task[Found]] = {}
+        self._lookups: dict[str, _Lookup] = {}
+        # Those that have not begun, the oldest first, and the number of those that take room.
+        self._queue: collections.deque[_Lookup] = collections.deque()
+        self._taken = 0
 
     async def find(self, where: Address) -> Found:
-        """Return what ``socket.getaddrinfo`` does for stream sockets; raise OSError as it does."""
-        name = where.host, where.port
-        resolve = functools.partial(socket.getaddrinfo, *name, type=socket.SOCK_STREAM)
+        """Return the result of ``socket.getaddrinfo`` for stream sockets; raise OSError as that does."""
         try:
-            return resolve(flags=socket.AI_NUMERICHOST)
+            return _ask(where.host, where.port, socket.AI_NUMERICHOST)
         except socket.gaierror:
             pass
-        task = self._under_way.get(name)
-        if task is None:
-            task = self._under_way[name] = asyncio.get_running_loop().create_task(self._look_up(resolve))
-            task.add_done_callback(functools.partial(self._ended, name))
-        return await asyncio.shield(task)
+        lookup = self._lookups.get(where.host)
+        if lookup is None:
+            lookup = self._lookups[where.host] = _Lookup(where.host)
+            self._queue.append(lookup)
+        lookup.waiting += 1
+        try:
+            self._go_on()
+            found = await asyncio.shield(lookup.found)
+        finally:
+            lookup.waiting -= 1
+        return [(*kind, (address, where.port, *rest)) for *kind, (address, _, *rest) in found]
 
-    async def _look_up(self, resolve: functools.partial[Found]) -> Found:
-        async with self._room:
-            return await self._control.run_in_thread(resolve)
+    def _go_on(self) -> None:
+        """Begin the next lookups, as long as there is room; drop those for which nobody waits any more."""
+        while self._queue and self._taken < _MOST_AT_ONCE:
+            lookup = self._queue.popleft()
+            if lookup.waiting:
+                self._taken += 1
+                lookup.takes_room = True
+                lookup.task = asyncio.get_running_loop().create_task(self._look_up(lookup))
+            else:
+                del self._lookups[lookup.host]
 
-    def _ended(self, name: tuple[str, int], task: asyncio.Task[Found]) -> None:
-        del self._under_way[name]
-        if not task.cancelled():
-            task.exception()  # asyncio would warn of an exception that nobody fetched
+    async def _look_up(self, lookup: _Lookup) -> None:
+        timer = asyncio.get_running_loop().call_later(_LONG_S, self._make_room, lookup)
+        try:
+            lookup.found.set_result(await self._control.run_in_thread(_ask, lookup.host, None))
+        except Exception as error:  # noqa: BLE001 - those who wait for it must get it
+            lookup.found.set_exception(error)
+        finally:
+            timer.cancel()
+            del self._lookups[lookup.host]
+            self._make_room(lookup)
+
+    def _make_room(self, lookup: _Lookup) -> None:
+        if lookup.takes_room:
+            lookup.takes_room = False
+            self._taken -= 1
+            self._go_on()
+
+
+def _ask(host: str, port: int | None, flags: int = 0) -> Found:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)

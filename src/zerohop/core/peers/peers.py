@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 # Seconds to wait for the peer's own socket if the peer refuses because it is dialling, too.
 _CROSSING_S: Final = 0.25
 _MAX_DIALS: Final = 8
-# Host names that are looked up at the same time, each by a thread that cannot be ended.
-_MOST_LOOKUPS: Final = 32
 
 
 class Peers:
@@ -66,9 +64,9 @@ class Peers:
         self._change = asyncio.Event()
         # Peers that were let in, until their first lane is up.
         self._without_lane = WaitingRoom(self._core.control, "open no lane")
-        self._names = NameLookup(self._core.control, _MOST_LOOKUPS)
+        self._names = NameLookup(self._core.control)
         # Peers say these names, so they have lookups of their own, and hold up no dial.
-        self._lane_names = NameLookup(self._core.control, _MOST_LOOKUPS)
+        self._lane_names = NameLookup(self._core.control)
         self._events.start()
         self._core.control.when_step_lost = self._begin_anew
 
