@@ -132,6 +132,25 @@ def test_more_descriptors_than_any_message_has(open_context: OpenContext, caplog
     eventually(lambda: any("more descriptors than" in said for said in caplog.messages), "the log does not say why")
 
 
+def test_a_message_that_cannot_be_decoded(open_context: OpenContext, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once what was wrong, and the log has one line of it."""
+    context = open_context(Options())
+    with contextlib.closing(RawControl(context.url, unix=True)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        frame = wire.encode(wire.Bye(text="x"))
+        client.shout(frame[: wire.HEADER.size] + bytes(len(frame) - wire.HEADER.size))
+        said = ""
+        while (received := client.receive()) is not None:
+            for fd in received[1]:
+                os.close(fd)
+            said = received[0].text if isinstance(received[0], wire.Bye) else said
+    assert said.startswith("malformed message: ")
+    eventually(lambda: any("malformed message" in each for each in caplog.messages), "the log does not say why")
+    context.close()
+    assert sum("malformed" in each for each in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_setup_with_another_number_of_descriptors(
     open_context: OpenContext, caplog: pytest.LogCaptureFixture, count: int

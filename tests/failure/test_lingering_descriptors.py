@@ -6,21 +6,26 @@ import contextlib
 import os
 import socket
 import struct
+import tempfile
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import RawControl
+from zerohop.core.control import received as module
 from zerohop.core.control import wire
-from zerohop.core.control.descriptors import close_received, is_memory_or_pipe
+from zerohop.core.control.received import close_received, is_memory_or_pipe, turn_away_all
+from zerohop.core.control.waiting_room import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from support.fixtures import OpenContext
 
@@ -44,6 +49,10 @@ class Lingering:
         self.fd = writer.detach()
 
 
+def is_open(fd: int) -> bool:
+    return Path(f"/proc/self/fd/{fd}").exists()
+
+
 @pytest.fixture
 def lingering() -> Iterator[Lingering]:
     made = Lingering()
@@ -53,17 +62,63 @@ def lingering() -> Iterator[Lingering]:
 
 def test_what_a_peer_has_sent_is_closed_without_waiting(lingering: Lingering) -> None:
     fds = [lingering.fd, os.memfd_create("memory")]
-    memory = fds[1]
+    socket_, memory = fds
     close_received(fds)
     assert not fds
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(memory)
+    eventually(lambda: not is_open(socket_), "a socket that lingers is still open")
+
+
+def test_files_whose_closing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many a peer sends, a few threads wait for them; when they can go on, all are closed."""
+    goes_on = threading.Event()
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        assert goes_on.wait(PATIENCE_S)
+        closed.append(fd)
+        os.close(fd)
+
+    monkeypatch.setattr(module, "sandbox", SimpleNamespace(close=close))
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+    for fd in files:
+        close_received([fd])
     closing = [thread for thread in threading.enumerate() if thread.name == "zerohop-drop"]
-    assert closing
-    lingering.reader.close()
+    assert 0 < len(closing) <= 4
+    goes_on.set()
     for thread in closing:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+    assert sorted(closed) == sorted(files)
+
+
+def test_who_is_turned_away(lingering: Lingering) -> None:
+    """A connection that is not let in may bring descriptors, too."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/socket")
+        listening.listen()
+        listening.setblocking(False)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"{folder}/socket")
+            socket.send_fds(client, [b"x"], [lingering.fd])
+        os.close(lingering.fd)
+        turning = threading.Thread(target=turn_away_all, args=(listening,), daemon=True)
+        turning.start()
+        turning.join(PATIENCE_S)
+        assert not turning.is_alive()
+
+
+def test_closed_while_somebody_waits_to_be_let_in(open_context: OpenContext, lingering: Lingering) -> None:
+    context = open_context(Options())
+    with contextlib.ExitStack() as clients:
+        for _ in range(PLACES):
+            clients.enter_context(contextlib.closing(RawControl(context.url, unix=True)))
+        last = clients.enter_context(contextlib.closing(RawControl(context.url, unix=True)))
+        socket.send_fds(last.socket, [b"x"], [lingering.fd])
+        os.close(lingering.fd)
+        context.close()
+        eventually(lambda: not context._core.control._thread.is_alive(), "the control thread waits")
 
 
 def test_kinds(tmp_path: Path) -> None:

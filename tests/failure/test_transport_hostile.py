@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -222,6 +223,29 @@ class TestStrangers:
             url = free.bind()
             answer = ask(client, said("reserve", free._pairing.id, other._pairing.id))
             assert answer.status == Status.OK.value
+            other.connect(url).result(PATIENCE_S)
+            assert free.peer == pair.here.context.id
+
+    def test_what_was_reserved_lapses_for_other_contexts_first(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A peer that reserves under one id after another keeps nobody away for longer than with one."""
+        now = [1000.0]
+        monkeypatch.setattr(pairing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        with (
+            zh.Transport(ctx=pair.there.context) as free,
+            zh.Transport(ctx=pair.here.context) as other,
+            raw_peer(free.context) as client,
+        ):
+            url, to = free.bind(), free._pairing.id
+            ids = [bytes([number]) * 16 for number in range(1, 5)]
+            assert ask(client, said("reserve", to, ids[0])).status == Status.OK.value
+            now[0] += 1.5 * pairing.RESERVED_S
+            expect_refused(ask(client, said("reserve", to, ids[1]), number=2), Status.ACCESS_DENIED, "about to be")
+            now[0] += pairing.RESERVED_S
+            assert ask(client, said("reserve", to, ids[2]), number=3).status == Status.OK.value
+            now[0] += 1.5 * pairing.RESERVED_S
+            expect_refused(ask(client, said("reserve", to, ids[3]), number=4), Status.ACCESS_DENIED, "about to be")
             other.connect(url).result(PATIENCE_S)
             assert free.peer == pair.here.context.id
 

@@ -155,8 +155,11 @@ class Pairing:
         # Context is another one, because anybody may say an id.
         held = self._reserved
         another = held is not None and (held.peer != peer or link not in (None, held.link))
-        if held is not None and another and time.monotonic() > held.until:
-            self._reserved = None
+        if held is not None and another:
+            # Other Contexts come first, so that one whose Transports take turns does not keep them away.
+            turn = held.until + (RESERVED_S if link is held.link else 0.0)
+            if time.monotonic() > turn:
+                self._reserved = None
         if self._reserved is not None:
             taken.add(self._reserved.peer)
         return taken <= {b"", peer}

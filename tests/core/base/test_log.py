@@ -120,6 +120,14 @@ class TestWarnings:
         assert caplog.messages[16:] == ["refused 40 (and 24 more that were not logged)"]
         assert not timers
 
+    def test_a_peer_that_is_left_out_counts_once(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        warn = WarnOnce()
+        for _ in range(100):
+            for number in range(40):
+                warn(str(number), "secret", "refused %s", number)
+        warn.finish()
+        assert caplog.messages[-1] == "refused 39 (and 23 more that were not logged)"
+
     def test_what_waits_at_the_end_is_logged(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
         warn = WarnOnce()
         for number in range(40):

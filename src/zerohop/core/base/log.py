@@ -122,19 +122,27 @@ class _Topic:
         self.timed = False
         self._room = float(_BURST)
         self._counted = 0.0
-        # The last warning that was not logged yet, its key, and how many others came before it.
-        self._last: tuple[str, _Warning] | None = None
+        # The last warning that was not logged yet, and how many others came before it.
+        self._last: _Warning | None = None
         self._others = 0
-        # A dict and not a set, for its order: the oldest key is forgotten first.
+        # The keys of these, and those that were logged. Dicts keep their order: the oldest key is forgotten first.
+        self._unsaid: dict[str, None] = {}
         self._said: dict[str, None] = {}
 
     def add(self, key: str, warning: _Warning) -> bool:
         """Take a warning; return False if its key has been warned of, or is about to be."""
-        if key in self._said or (self._last is not None and self._last[0] == key):
+        if key in self._said or key in self._unsaid:
             return False
         self._others += self._last is not None
-        self._last = key, warning
+        self._last = warning
+        self._remember(key, self._unsaid)
         return True
+
+    @staticmethod
+    def _remember(key: str, keys: dict[str, None]) -> None:
+        keys[key] = None
+        if len(keys) > _KEYS:
+            del keys[next(iter(keys))]
 
     def until_room(self, now: float) -> float:
         """Return the seconds until another warning may be logged."""
@@ -146,12 +154,11 @@ class _Topic:
         """Log the last warning, if it was not logged yet."""
         if self._last is None:
             return
-        (key, (level, text, args)), others = self._last, self._others
-        self._last, self._others = None, 0
+        level, text, args = self._last
+        others, key = self._others, next(reversed(self._unsaid))
+        self._last, self._others, self._unsaid = None, 0, {}
         self._room -= 1
-        self._said[key] = None
-        if len(self._said) > _KEYS:
-            del self._said[next(iter(self._said))]
+        self._remember(key, self._said)
         if others:
             text, args = f"{text} (and %s more that were not logged)", (*args, str(others))
         logger.log(level, text, *args)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import address, keepalive, wire
-from zerohop.core.control.descriptors import close_all, close_received, copies_of, received, rights_to, room_for
+from zerohop.core.control.descriptors import close_all, copies_of, received, rights_to
+from zerohop.core.control.received import FD_SPACE, close_received, drop_unread
 from zerohop.core.control.tls import TlsStream
-from zerohop.errors import ProtocolError, Unsupported
+from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
     import ssl
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.control.wire import Hello, Message
 
-# For as many descriptors as the kernel sends with one message (SCM_MAX_FD): it closes what has no room, and may wait.
-_FD_SPACE: Final = room_for(253)
 _MAX_QUEUED_BYTES: Final = 2 << 20
 _PIECE_BYTES: Final = 64 << 10
 # Seconds between attempts to send descriptors while too many are on their way.
@@ -224,20 +223,8 @@ class Channel:
         """End the channel at once; messages that were not flushed are lost."""
         self._end("closed on this side")
         if self.unix:
-            self._drop_unread()
+            drop_unread(self._sock)
         self._sock.close()
-
-    def _drop_unread(self) -> None:
-        """Close the descriptors of messages that nobody will read; else the socket's own end would, and may wait."""
-        try:
-            self._sock.shutdown(socket.SHUT_RD)  # nothing comes any more
-            while True:
-                data, ancillary, _, _ = self._sock.recvmsg(_PIECE_BYTES, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
-                close_received(received(ancillary))
-                if not data:
-                    return
-        except (OSError, Unsupported):  # nothing is unread, or a sandbox refuses to look
-            pass
 
     async def _body(self) -> bytes:
         header = await self._read(wire.HEADER.size)
@@ -276,7 +263,7 @@ class Channel:
             return self._tls.receive(self._sock, nbytes)
         if not self.unix:
             return self._sock.recv(nbytes)
-        data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = self._sock.recvmsg(nbytes, FD_SPACE, socket.MSG_CMSG_CLOEXEC)
         fds, cut = received(ancillary), flags & socket.MSG_CTRUNC
         # All descriptors of a message come with one of its bytes.
         if (fds or cut) and (self._fds != [] or len(fds) > self.most_fds):

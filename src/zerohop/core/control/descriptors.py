@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import array
-import contextlib
-import fcntl
 import os
 import socket
 from typing import TYPE_CHECKING
 
-from zerohop.core.base import sandbox, threads
-from zerohop.errors import Unsupported, ZerohopError
+from zerohop.core.base import sandbox
+from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,32 +46,6 @@ def copies_of(fds: Sequence[int]) -> list[int]:
         close_all(copies)
         raise
     return copies
-
-
-def close_received(fds: list[int]) -> None:
-    """Close descriptors that a peer has sent, and empty the list; never wait.
-
-    Closing the last descriptor of a socket that lingers, or of a file whose file system does not answer, takes as long
-    as the peer likes. A thread of its own does that.
-    """
-    slow = [fd for fd in fds if not is_memory_or_pipe(fd)]
-    at_once = [fd for fd in fds if fd not in slow]
-    fds.clear()
-    close_all(at_once)
-    if slow:
-        try:
-            threads.Thread(close_all, slow, name="zerohop-drop").begin()
-        except ZerohopError:  # there is no room for a thread
-            close_all(slow)
-
-
-def is_memory_or_pipe(fd: int) -> bool:
-    """Tell whether a descriptor is of shared memory or of a pipe, with which no call has to wait for others."""
-    for question in (fcntl.F_GET_SEALS, fcntl.F_GETPIPE_SZ):  # the system refuses it for all else, and asks nobody
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, question)
-            return True
-    return False
 
 
 def close_all(fds: list[int]) -> None:

@@ -19,6 +19,7 @@ from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, THROTTLED, TOKEN, Refused
+from zerohop.core.control.received import turn_away_all
 from zerohop.core.control.throttle import Throttle, source_of
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
@@ -65,6 +66,7 @@ class Listeners:
         self._forgotten: collections.deque[bytes] = collections.deque(maxlen=_FORGOTTEN)
         # A spare: at the limit of descriptors, closing it lets this side accept peers to turn them away.
         self._reserve: socket.socket | None = None
+        self._turning_away = False
         # Tokens and sockets of lanes that peers may open, by the token's public name.
         self._invited: dict[bytes, tuple[bytes, asyncio.Future[socket.socket]]] = {}
         self._throttle = Throttle()
@@ -143,6 +145,10 @@ class Listeners:
             if self._accepting and sock.fileno() >= 0:
                 # The loop would otherwise take the next socket with this descriptor's number for this one.
                 self._control.loop.remove_reader(sock)
+            if sock.family == socket.AF_UNIX:
+                with contextlib.suppress(OSError):  # it does not listen yet
+                    sock.shutdown(socket.SHUT_RDWR)
+                turn_away_all(sock)
             sock.close()
         if self._reserve is not None:
             self._reserve.close()
@@ -187,24 +193,26 @@ class Listeners:
                 full = isinstance(error, OSError) and out_of_descriptors(error)
                 fix = "Fix: raise the limit: ulimit -n" if full else "It is tried again"
                 self._control.warn_once("", "accept", "cannot accept peers: %s. %s", error, fix)
-                if full:
-                    self._turn_away(listening)
+                if full and not self._turning_away:
+                    self._turning_away = True
+                    self._control.start(self._turn_away, listening)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._control.own(sock)
             who = str(where[0]) if where else "this host"
             room.seat(who, partial(self._control.start, self._receive, sock, who))
 
-    def _turn_away(self, listening: socket.socket) -> None:
+    async def _turn_away(self, listening: socket.socket) -> None:
         """Close connections that cannot be let in, so that the peers learn it at once and not by a timeout."""
         if self._reserve is not None:
             self._reserve.close()
         try:
-            while True:
-                listening.accept()[0].close()
-        except OSError:  # no other peer waits, or another thread took the descriptor
-            pass
-        self._reserve = _new_reserve()
+            # On a thread: the kernel itself closes descriptors that came for which no number is left, and may wait.
+            with contextlib.suppress(ZerohopError):  # there is no room for a thread
+                await self._control.run_in_thread(turn_away_all, listening)
+        finally:
+            self._reserve = None if self._closed else _new_reserve()
+            self._turning_away = False
 
     async def _receive(self, sock: socket.socket, who: str, guest: Guest) -> None:
         """Do the handshake with a peer that has connected."""

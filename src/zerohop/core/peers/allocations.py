@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM
-from zerohop.core.control.descriptors import close_received, copies_of, is_memory_or_pipe
+from zerohop.core.control.descriptors import copies_of
+from zerohop.core.control.received import close_received, is_memory_or_pipe
 from zerohop.core.lanes.imported import Allocation
 from zerohop.core.lanes.lane import retrieve
 from zerohop.errors import ProtocolError, ZerohopError, from_native, said_by_peer
@@ -146,8 +147,9 @@ class Allocations:
             close_received(gathered)
             return
         gathered.extend(copies)
-        # The system gives the lowest free number, so a number tells how many are in use, also by other links.
-        if any(fd >= _MOST_OF_LIMIT * soft for fd in copies):
+        # The system gives the lowest free number, so a number tells how many are in use, also by other links. The
+        # caller closes the descriptors that came.
+        if any(fd - len(fds) >= _MOST_OF_LIMIT * soft for fd in copies):
             close_received(gathered)
 
     def _begin(self, message: wire.Allocation, fds: list[int]) -> None:

@@ -314,7 +314,10 @@ class Peers:
             # One of the two has left again. The peer will come back if it needs a Connection.
             return
         except ZerohopError as error:
-            self._core.control.warn_once(link.peer, "setup", "%s did not get through its setup: %s", link.label, error)
+            # The topic is the session's, which may have said already that it has disconnected this peer, and why.
+            self._core.control.warn_once(
+                link.peer, "protocol", "%s did not get through its setup: %s", link.label, error
+            )
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
         """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""

@@ -17,7 +17,8 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded
-from zerohop.core.control.descriptors import close_all, close_received
+from zerohop.core.control.descriptors import close_all
+from zerohop.core.control.received import close_received
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
@@ -353,7 +354,7 @@ class Session:
         if not self._core.closed:
             self._core.control.warn_once(self._link.peer, "protocol", "disconnected %s: %s", self._link.label, error)
         said = str(error)
-        why = said if said.startswith("malformed: ") else f"malformed: {said}"
+        why = said if said.startswith("malformed") else f"malformed: {said}"
         self._break_off(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
 
     def _break_off(self, error: ZerohopError, reason: Reason) -> None:
