@@ -65,7 +65,7 @@ def test_asking_for_shared_memory(start_peer: StartPeer) -> None:
 
 # The words of errors for a call whose refusal the system reports in words of its own.
 TOLD_AS = {
-    "clone": ("clone", "threads"),
+    "clone": ("clone", "threads can be started"),  # the native part has a limit's words for both
     "openat": ("open", "no place"),
     "fstat": ("stat",),
     "sendmsg": ("sendmsg", "not allowed"),  # of a lane over tcp, whose errors have no words
@@ -125,6 +125,22 @@ def test_every_step_without_write(open_context: OpenContext, error: int, provide
         steps: list[Step] = pickle.loads(ended.stdout)
         assert [step.name for step in steps if step.outcome.kind != "ok"] == [], (moment, steps)
         assert all(step.seconds < LIMIT_S for step in steps), (moment, steps)
+
+
+@pytest.mark.parametrize("call", ["socket", "clone"])
+def test_looking_a_name_up_without(call: str) -> None:
+    """The error names the call: neither is the host unknown, nor a limit reached."""
+    ended = run_program(
+        "import sys, zerohop\n"
+        "from support import seccomp\n"
+        "context = zerohop.Context()\n"
+        "seccomp.forbid(sys.argv[1], everywhere=True)\n"
+        "error = context.connect('zerohop://nobody.invalid:99', timeout=5).exception(10)\n"
+        "assert isinstance(error, zerohop.Unsupported), repr(error)\n"
+        "assert f'{sys.argv[1]}: Operation not permitted' in error.reason, repr(error)\n",
+        call,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("call", ["fstat", "openat", "getdents64", "mmap"])

@@ -428,4 +428,4 @@ def test_an_exporter_is_not_asked_for_all_its_bytes() -> None:
         def __array_interface__(self) -> object:
             raise AssertionError("it was asked")
 
-    assert holders.block_behind(Image(), 0, 0) is None
+    assert holders.block_behind(Image(), 0, 0, []) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +50,15 @@ class Thread(threading.Thread):
             self.start()
         except RuntimeError:
             threading._limbo.pop(self, None)  # type: ignore[attr-defined] # else enumerate() lists it for ever
-            raise too_many_threads(operation) from None
+            raise of_sandbox(_refusal(), "clone", operation=operation) or too_many_threads(operation) from None
         except OSError as error:
             raise of_sandbox(error, "mmap", operation=operation) or too_many_threads(operation) from None
+
+
+def _refusal() -> OSError:
+    """Return the error with which the system refuses a thread just now; of that, ``threading`` says nothing."""
+    libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
+    error = libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.getpid, ctypes.c_void_p), None)
+    if error == 0:
+        libc.pthread_detach(thread)
+    return OSError(error, os.strerror(error))

@@ -154,7 +154,7 @@ async def open_tcp(
         found = await names.find(where)
     except OSError as error:
         _check_descriptors(error, where)
-        found, failure = [], error
+        found, failure = [], _sandboxed() or error
     for place, (family, kind, protocol, _, target) in enumerate(found, 1):
         sock = None
         limit = _CONNECT_S if waits is None or place < len(found) else None
@@ -219,6 +219,17 @@ def _lacks_zone(host: str) -> bool:
         there = ipaddress.ip_address(host)
         return there.is_link_local and there.version == _V6 and "%" not in host
     return False
+
+
+def _sandboxed() -> Unsupported | None:
+    """Return the error of a sandbox that allows no sockets of TCP, of which a lookup of a name says nothing."""
+    try:
+        sockets.new(socket.AF_INET, socket.SOCK_STREAM).close()
+    except Unsupported as error:
+        return error
+    except OSError:
+        pass
+    return None
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:

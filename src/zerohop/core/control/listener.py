@@ -40,6 +40,8 @@ _FORGOTTEN: Final = 256
 _ANOTHER: Final = "choose another address; port 0 takes a free port"
 # Seconds after a failed accept() until the next one.
 _ACCEPT_PAUSE_S: Final = 0.1
+# Seconds that turning peers away may take before this side goes on to accept others.
+_TURNING_AWAY_S: Final = 1.0
 # Place of the interface's number in an IPv6 socket's address.
 _SCOPE: Final = 3
 
@@ -66,7 +68,9 @@ class Listeners:
         self._forgotten: collections.deque[bytes] = collections.deque(maxlen=_FORGOTTEN)
         # A spare: at the limit of descriptors, closing it lets this side accept peers to turn them away.
         self._reserve: socket.socket | None = None
-        self._turning_away = False
+        self._turning_away: asyncio.Task[None] | None = None
+        # Whether all who come are turned away just now.
+        self._full = False
         # Tokens and sockets of lanes that peers may open, by the token's public name.
         self._invited: dict[bytes, tuple[bytes, asyncio.Future[socket.socket]]] = {}
         self._throttle = Throttle()
@@ -193,10 +197,15 @@ class Listeners:
                 full = isinstance(error, OSError) and out_of_descriptors(error)
                 fix = "Fix: raise the limit: ulimit -n" if full else "It is tried again"
                 self._control.warn_once("", "accept", "cannot accept peers: %s. %s", error, fix)
-                if full and not self._turning_away:
-                    self._turning_away = True
-                    self._control.start(self._turn_away, listening)
+                if full:
+                    self._turning_away = self._turning_away or self._control.start(self._turn_away, listening)
+                    self._full = True
+                    await asyncio.wait([self._turning_away], timeout=_TURNING_AWAY_S)
+                    self._full = False
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if self._full:  # it has the number that the reserve has left for those who are turned away
+                sock.close()
                 continue
             self._control.own(sock)
             who = str(where[0]) if where else "this host"
@@ -212,7 +221,7 @@ class Listeners:
                 await self._control.run_in_thread(turn_away_all, listening)
         finally:
             self._reserve = None if self._closed else _new_reserve()
-            self._turning_away = False
+            self._turning_away = None
 
     async def _receive(self, sock: socket.socket, who: str, guest: Guest) -> None:
         """Do the handshake with a peer that has connected."""

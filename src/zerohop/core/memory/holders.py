@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -27,8 +28,12 @@ _CTYPES_WORDS: Final = 8
 _PROBE_BYTES: Final = 0x12345
 
 
-def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockWatch | None] | None:
+def block_behind(
+    holder: object, address: int, nbytes: int, arrays: list[weakref.ref[Any]]
+) -> tuple[Any, BlockWatch | None] | None:
     """Return the object whose memory a range lies in, to be kept, and what tells when it moves; None if none may move.
+
+    ``arrays`` gets weak references to NumPy arrays that own the memory; NumPy resizes none of them while these exist.
 
     Raises:
         Moved: the object that the range was part of has other memory by now, and nobody keeps the range's.
@@ -41,6 +46,8 @@ def block_behind(holder: object, address: int, nbytes: int) -> tuple[Any, BlockW
         if id(each) in seen:
             continue
         seen[id(each)] = each
+        if isinstance(each, np.ndarray) and each.flags.owndata:
+            arrays.append(weakref.ref(each))
         # A pointer's own memory has an address in it, and the range may lie anywhere.
         sure = sure and not isinstance(each, _CTYPES_POINTER)
         is_tensor = torch_tensors.is_tensor(each)

@@ -152,11 +152,15 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     if not whole or base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
         # Such a root, a read-only view of a writable array, or negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
-    behind = None if owner is None else holders.block_behind(owner, address, nbytes)
+    arrays: list[weakref.ref[Any]] = []
+    behind = None if owner is None else holders.block_behind(owner, address, nbytes, arrays)
     if behind is not None:  # the array keeps the object, which may get other memory
         kept, block = behind
         return Source(address, nbytes, HOST, readonly, (array, kept), base, extent, root, shared, layout, block)
-    return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared, layout, hold=hold)
+    if owner is None and root is array is not hold():
+        arrays.append(hold)
+    keep = (array, *arrays) if arrays else array
+    return Source(address, nbytes, HOST, readonly, keep, base, extent, root, shared, layout, hold=hold)
 
 
 def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
@@ -184,12 +188,13 @@ def _from_buffer(view: memoryview, x: Any, as_bytes: bool) -> Source:
     private = isinstance(x, (bytes, bytearray))
     # `keep` has the exporter, too: its lifetime bounds the cached registration. A tuple drops its last item first, and
     # the view must be gone before a SharedMemory closes itself.
-    keep: tuple[Any, ...] = (x, view)
+    arrays: list[weakref.ref[Any]] = []
     block: BlockWatch | None = None
-    behind = holders.block_behind(view, address, view.nbytes)
+    behind = holders.block_behind(view, address, view.nbytes, arrays)
+    keep: tuple[Any, ...] = *arrays, x, view
     if behind is not None:
         kept, block = behind
-        keep = kept, x, view
+        keep = kept, *keep
     # Not by x, which may show other memory next time, as an object with a `buf` does.
     exporter = view.obj
     source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, exporter, may_be_shared=not private)

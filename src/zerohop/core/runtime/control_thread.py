@@ -1,7 +1,7 @@
 """Runs the control thread: one private event loop per Context.
 
 The control thread connects, agrees on lanes, maps memory, revokes handles and notices lost peers. No payload passes
-through it, and no user code runs on it, so that a user cannot hold it up.
+through it, and no user code runs on it but the handlers of the program's logging, so that a user cannot hold it up.
 """
 
 from __future__ import annotations
