@@ -196,6 +196,25 @@ def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) ->
     client.close()
 
 
+def test_a_lane_by_the_unix_socket(open_context: OpenContext, provider: str) -> None:
+    """No peer brings one so: descriptors beside its bytes would be closed by the data plane, which may wait for that."""
+    owner = open_context(Options(providers=(provider,)))
+    listeners = owner._core.listeners
+
+    async def invite() -> bytes:
+        return listeners.invite()[0]
+
+    token = asyncio.run_coroutine_threadsafe(invite(), owner._core.control.loop).result(PATIENCE_S)
+    client = RawControl(owner.url, unix=True)
+    client.send(client.hello(purpose="lane", token=auth.name_of(token)))
+    answered = client.receive()
+    assert answered is not None
+    assert isinstance(answered[0], wire.Refuse)
+    assert answered[0].text == "a lane comes by TCP"
+    assert client.hung_up()
+    client.close()
+
+
 def test_a_lane_whose_invitation_was_given_up(
     open_context: OpenContext, caplog: pytest.LogCaptureFixture, provider: str
 ) -> None:

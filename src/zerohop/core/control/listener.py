@@ -292,6 +292,8 @@ class _Gate:
             await asyncio.sleep(seconds)
 
     def token_of(self, hello: Hello) -> bytes:
+        if self._unix:  # descriptors that came with its bytes would be closed by the data plane, and that may wait
+            raise Refused(TOKEN, "a lane comes by TCP")
         token, future = self._listeners._invited.get(hello.token, (b"", None))
         if future is None or future.done():
             # A peer may be on its way while this side closes the connection, which is no fault of anybody.

@@ -102,8 +102,9 @@ class _Closer:
             self._threads += 1
         try:
             threads.Thread(self._run, name="zerohop-drop").begin()
-        except ZerohopError:  # there is no room for a thread
-            self._run()
+        except ZerohopError:  # there is no room for a thread; the next call's closes these, too
+            with self._lock:
+                self._threads -= 1
 
     def _run(self) -> None:
         while True:
