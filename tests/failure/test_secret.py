@@ -197,7 +197,7 @@ def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) ->
 
 
 def test_a_lane_by_the_unix_socket(open_context: OpenContext, provider: str) -> None:
-    """No peer brings one so: descriptors beside its bytes would be closed by the data plane, which may wait for that."""
+    """No peer brings one so. The data plane would close descriptors beside its bytes, and might wait for that."""
     owner = open_context(Options(providers=(provider,)))
     listeners = owner._core.listeners
 
