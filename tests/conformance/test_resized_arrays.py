@@ -11,6 +11,7 @@ import pytest
 
 from support.options import Options
 from support.patience import PATIENCE_S
+from zerohop.core.memory import holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,3 +66,45 @@ def test_an_array_whose_view_is_registered(
     into = np.zeros(memory.nbytes, np.uint8)
     peer.read(memory.share("r"), into=into).result(PATIENCE_S)
     assert (into == 7).all()
+
+
+def test_a_view_of_an_array_that_was_resized_before(open_context: OpenContext) -> None:
+    """It shows freed memory, and is refused."""
+    array = np.zeros(NBYTES, np.uint8)
+    view = array[100:]
+    held = np.zeros(NBYTES, np.uint8)  # so that the array cannot grow where it is
+    array.resize(64 * NBYTES, refcheck=False)
+    assert held.nbytes
+    with pytest.raises(ValueError, match="has other memory by now"):
+        open_context(Options()).register(view)
+
+
+def test_an_object_with_a_base_of_its_own(open_context: OpenContext) -> None:
+    """The base of an object that is not NumPy's may have nothing to do with its memory."""
+    torch = pytest.importorskip("torch")
+    array = np.arange(NBYTES, dtype=np.uint8)
+    shown = type("Shown", (), {})()
+    shown.__array_interface__, shown.base = array.__array_interface__, torch.zeros(8)
+    memory = open_context(Options()).register(np.asarray(shown))
+    assert memory.address == array.__array_interface__["data"][0]
+
+
+def test_pointers_that_are_set_meanwhile(open_context: OpenContext) -> None:
+    """A table of pointers may change while what one of them shows is registered."""
+    objects = [(ctypes.c_ubyte * 64)() for _ in range(1000)]
+    table = (ctypes.POINTER(ctypes.c_ubyte * 64) * 1000)()
+    for number in range(10):
+        table[number] = ctypes.pointer(objects[number])
+    left = iter(range(10, 1000))
+    context = open_context(Options())
+
+    class SetsAnother(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            """Set a pointer, as another thread may between two looks at what the table keeps."""
+            number = next(left)
+            table[number] = ctypes.pointer(objects[number])
+            return isinstance(instance, memoryview)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holders, "memoryview", SetsAnother("view", (), {}), raising=False)
+        assert context.register(table[0].contents).address == ctypes.addressof(objects[0])

@@ -63,7 +63,7 @@ def block_behind(
             if is_tensor:
                 continue
         found = [_Held(held, sure=sure and certain) for held, certain in _held_by(each) if held is not None]
-        only = only and len(found) <= 1
+        only = only and len(found) <= 1 and not _has_interface(each, numpys=False)
         left += found
     return None
 
@@ -111,7 +111,16 @@ def _held_by(holder: Any) -> Iterator[tuple[object, bool]]:
         yield getattr(holder, "__keep", None), shows
         yield getattr(holder, "_arr", None), False  # in a pointer that NumPy's `ctypes.data_as` has made
     elif isinstance(holder, dict):  # what an object of ctypes keeps; casts of it have the same one
-        yield from ((each, isinstance(each, memoryview)) for each in holder.values())
-    elif "__array_interface__" in getattr(holder, "__dict__", ()):  # NumPy's as_strided puts one between two arrays
-        # Objects of other classes have it as a property, whose getter may copy all bytes.
+        # A copy, which is made at once: another thread may set a pointer meanwhile.
+        yield from ((each, isinstance(each, memoryview)) for each in list(holder.values()))
+    elif _has_interface(holder, numpys=True):  # as_strided puts one between two arrays
         yield getattr(holder, "base", None), True
+    elif _has_interface(holder, numpys=False):  # its `base` may be anything
+        yield getattr(holder, "base", None), False
+
+
+def _has_interface(holder: object, *, numpys: bool) -> bool:
+    """Tell whether an object shows memory by an attribute of its own, and is one of NumPy's classes or is not."""
+    # Objects of most other classes have it as a property, whose getter may copy all bytes.
+    there = "__array_interface__" in getattr(holder, "__dict__", ())
+    return there and type(holder).__module__.startswith("numpy.") == numpys

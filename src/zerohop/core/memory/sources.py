@@ -147,6 +147,8 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     base, base_readonly = (address, readonly) if root is array else _start_of(root)
     nbytes, extent, flags = array.nbytes, root.nbytes, root.flags
     shared = not flags.owndata
+    if flags.owndata and nbytes and not (base <= address and address + nbytes <= base + extent):
+        raise Moved("the array that it is a view of has other memory by now. Fix: take a new view of it")
     # A root that does not own its memory may count some of it twice, or step over other memory (as_strided, windows).
     whole = flags.owndata or flags.forc
     if not whole or base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
