@@ -149,7 +149,8 @@ async def open_tcp(
     failure: OSError | Unsupported | None = None
     tried += ", and " if tried else ""
     if waits is not None:
-        waits(f"{tried}the host {where.host!r} is being looked up (does this host's name server answer?)")
+        hint = "does a name server answer here?"
+        waits(f"{tried}the host {where.host!r} is being looked up, or waits for other names ({hint})")
     try:
         found = await names.find(where)
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.control_thread import ControlThread
 
 # Lookups that go on at once. One that takes more than so many seconds makes room for another, so that names for which
-# no name server answers do not hold up the others. That bounds the threads, too, because each name server gives up.
+# no name server answers hold up others no longer. That bounds the threads, too, because each name server gives up.
 _MOST_AT_ONCE: Final = 16
 _LONG_S: Final = 1.0
 
@@ -42,8 +41,8 @@ class NameLookup:
     def __init__(self, control: ControlThread) -> None:
         self._control = control
         self._lookups: dict[str, _Lookup] = {}
-        # Those that have not begun, the oldest first, and the number of those that take room.
-        self._queue: collections.deque[_Lookup] = collections.deque()
+        # Those that have not begun, and the number of those that take room.
+        self._queue: list[_Lookup] = []
         self._taken = 0
 
     async def find(self, where: Address) -> Found:
@@ -65,9 +64,12 @@ class NameLookup:
         return [(*kind, (address, where.port, *rest)) for *kind, (address, _, *rest) in found]
 
     def _go_on(self) -> None:
-        """Begin the next lookups, as long as there is room; drop those for which nobody waits any more."""
+        """Begin the next lookups, as long as there is room; drop those for which nobody waits any more.
+
+        The newest one is next, so that many names of one peer do not hold up a name that somebody asks for later.
+        """
         while self._queue and self._taken < _MOST_AT_ONCE:
-            lookup = self._queue.popleft()
+            lookup = self._queue.pop()
             if lookup.waiting:
                 self._taken += 1
                 lookup.takes_room = True
