@@ -68,15 +68,31 @@ def test_an_array_whose_view_is_registered(
     assert (into == 7).all()
 
 
-def test_a_view_of_an_array_that_was_resized_before(open_context: OpenContext) -> None:
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[100:],
+        lambda array: np.lib.stride_tricks.sliding_window_view(array, NBYTES)[0],
+        lambda array: np.lib.stride_tricks.as_strided(array, (NBYTES,), (1,)),
+        memoryview,
+        lambda array: memoryview(array)[100:],
+        lambda array: np.frombuffer(memoryview(array), np.uint8),
+        BYTES.from_buffer,
+        np.ctypeslib.as_ctypes,
+        _out_of_band,
+    ],
+)
+def test_a_view_of_an_array_that_was_resized_before(
+    open_context: OpenContext, view: Callable[[np.ndarray[Any, Any]], Any]
+) -> None:
     """It shows freed memory, and is refused."""
     array = np.zeros(NBYTES, np.uint8)
-    view = array[100:]
+    shown = view(array)
     held = np.zeros(NBYTES, np.uint8)  # so that the array cannot grow where it is
     array.resize(64 * NBYTES, refcheck=False)
     assert held.nbytes
     with pytest.raises(ValueError, match="has other memory by now"):
-        open_context(Options()).register(view)
+        open_context(Options()).register(shown)
 
 
 def test_an_object_with_a_base_of_its_own(open_context: OpenContext) -> None:

@@ -19,7 +19,7 @@ from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, THROTTLED, TOKEN, Refused
-from zerohop.core.control.received import turn_away_all
+from zerohop.core.control.received import turn_away, turn_away_all
 from zerohop.core.control.throttle import Throttle, source_of
 from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
@@ -205,7 +205,7 @@ class Listeners:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if self._full:  # it has the number that the reserve has left for those who are turned away
-                sock.close()
+                turn_away(sock)
                 continue
             self._control.own(sock)
             who = str(where[0]) if where else "this host"

@@ -68,11 +68,16 @@ def turn_away_all(listening: socket.socket) -> None:
     """Close the connections that wait for a listener, as far as there are descriptors to accept them."""
     try:
         while True:
-            with listening.accept()[0] as sock:
-                if sock.family == socket.AF_UNIX:
-                    drop_unread(sock)
+            turn_away(listening.accept()[0])
     except OSError:  # no other peer waits, or another thread took the descriptor
         pass
+
+
+def turn_away(sock: socket.socket) -> None:
+    """Close the socket of a peer that is not let in."""
+    if sock.family == socket.AF_UNIX:
+        drop_unread(sock)
+    sock.close()
 
 
 def _stop_lingering(fd: int) -> None:

@@ -48,6 +48,9 @@ def block_behind(
         seen[id(each)] = each
         if isinstance(each, np.ndarray) and each.flags.owndata:
             arrays.append(weakref.ref(each))
+            start = each.__array_interface__["data"][0]
+            if sure and nbytes and not (start <= address and address + nbytes <= start + each.nbytes):
+                raise Moved("the array that it is a view of has other memory by now. Fix: take a new view of it")
         # A pointer's own memory has an address in it, and the range may lie anywhere.
         sure = sure and not isinstance(each, _CTYPES_POINTER)
         is_tensor = torch_tensors.is_tensor(each)
