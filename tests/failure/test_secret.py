@@ -185,6 +185,18 @@ def test_another_version(open_context: OpenContext, provider: str, unix: bool) -
     client.close()
 
 
+def _invited(owner: zh.Context, *, give_up: bool = False) -> bytes:
+    """Return the token of a lane that the Context waits for, or has waited for."""
+
+    async def invite() -> bytes:
+        token, future = owner._core.listeners.invite()
+        if give_up:
+            future.cancel()
+        return token
+
+    return asyncio.run_coroutine_threadsafe(invite(), owner._core.control.loop).result(PATIENCE_S)
+
+
 def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) -> None:
     owner = open_context(Options(providers=(provider,)))
     client = RawControl(owner.url, unix=False)
@@ -199,12 +211,7 @@ def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) ->
 def test_a_lane_by_the_unix_socket(open_context: OpenContext, provider: str) -> None:
     """No peer brings one so. The data plane would close descriptors beside its bytes, and might wait for that."""
     owner = open_context(Options(providers=(provider,)))
-    listeners = owner._core.listeners
-
-    async def invite() -> bytes:
-        return listeners.invite()[0]
-
-    token = asyncio.run_coroutine_threadsafe(invite(), owner._core.control.loop).result(PATIENCE_S)
+    token = _invited(owner)
     client = RawControl(owner.url, unix=True)
     client.send(client.hello(purpose="lane", token=auth.name_of(token)))
     answered = client.receive()
@@ -220,14 +227,7 @@ def test_a_lane_whose_invitation_was_given_up(
 ) -> None:
     """The peer was on its way while this side closed the connection: it is turned away, and nobody is warned."""
     owner = open_context(Options(providers=(provider,)))
-    listeners = owner._core.listeners
-
-    async def give_up() -> bytes:
-        token, future = listeners.invite()
-        future.cancel()
-        return token
-
-    token = asyncio.run_coroutine_threadsafe(give_up(), owner._core.control.loop).result(PATIENCE_S)
+    token = _invited(owner, give_up=True)
     client = RawControl(owner.url, unix=False)
     client.send(client.hello(purpose="lane", token=auth.name_of(token)))
     answered = client.receive()

@@ -30,7 +30,7 @@ def test_one_connection_stays(open_context: OpenContext, monkeypatch: pytest.Mon
     async def wait_and_run(session: Session) -> None:
         """Begin when both ends of both Connections exist, and the one that `here` has dialled first."""
         links.append(session._link)
-        while len(links) < 4 or (link_from_there(session) and not here._core.connected):  # noqa: ASYNC110 - of 2 loops
+        while len(links) < 4 or (link_from_there(session) and not here._core.connected):  # noqa: ASYNC110 - no event spans loops
             await asyncio.sleep(0.001)
         await run(session)
 

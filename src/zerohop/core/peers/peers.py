@@ -314,7 +314,7 @@ class Peers:
             # One of the two has left again. The peer will come back if it needs a Connection.
             return
         except ZerohopError as error:
-            # The topic is the session's, which may have said already that it has disconnected this peer, and why.
+            # Of the same topic as `Session._disconnect`, which may have logged this peer and the error already.
             self._core.control.warn_once(
                 link.peer, "protocol", "%s did not get through its setup: %s", link.label, error
             )
