@@ -19,7 +19,9 @@ from support.fake_nics import of
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
+from zerohop._native import NativeError, Reason, Status
 from zerohop.core.control import wire
+from zerohop.core.memory import granted
 from zerohop.core.peers import import_client
 from zerohop.core.peers.session import Session
 from zerohop.core.runtime import gate
@@ -81,6 +83,16 @@ class _Both:
         self.mine.close()
 
 
+@pytest.fixture
+def all_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every share asked for, as where the system gives no memory for tables of grants."""
+
+    def refused(*_: object) -> None:
+        raise NativeError(Status.NO_MEMORY.value, Reason.OUT_OF_SHARED_MEMORY.value, "")
+
+    monkeypatch.setattr(granted, "Grants", refused)
+
+
 @pytest.mark.parametrize(("provider", "kind"), WAYS)
 class TestCounts:
     def test_one_mapping_and_few_messages(
@@ -110,6 +122,7 @@ class TestCounts:
         assert len(of(wire.Released, messages)) <= most
         both.close()
 
+    @pytest.mark.usefixtures("all_asked_for")
     def test_few_are_prepared_at_a_time(self, open_context: OpenContext, provider: str, kind: Kind) -> None:
         """However many reads are posted, no more than a few hundred wait for the memory, and none has a task."""
         both = _Both(open_context, provider, kind, MANY)
@@ -154,6 +167,7 @@ class TestCounts:
         both.mine.expect(0, MANY * PAGE, 5)
         both.close()
 
+    @pytest.mark.usefixtures("all_asked_for")
     @pytest.mark.parametrize("way", ["cancelled", "too late"])
     def test_one_that_gives_up_lets_the_next_in(
         self, open_context: OpenContext, provider: str, kind: Kind, way: str

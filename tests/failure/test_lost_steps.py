@@ -13,6 +13,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
+from zerohop.core.lanes.peer_grants import PeerGrants
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers import teardown
 from zerohop.core.peers.allocations import Allocations
@@ -153,8 +154,8 @@ def test_the_end_of_a_conversation(open_context: OpenContext, monkeypatch: pytes
 def test_an_atomic_is_not_posted_twice(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """The first use of a word ends with the failure, whether the failure comes before the post or after it."""
     here, there = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
-    pool = there.alloc(16)
-    here.fetch_add(pool[:8].share("rw"), 0).result(PATIENCE_S)
+    word, other = there.alloc(8), there.alloc(8)
+    here.fetch_add(other.share("rw"), 0).result(PATIENCE_S)
     launch: Any = posting.launch
     posts: list[int] = []
 
@@ -170,9 +171,9 @@ def test_an_atomic_is_not_posted_twice(open_context: OpenContext, monkeypatch: p
         return launch(*first, fail, **named)
 
     monkeypatch.setattr(transfer, "launch", launch_failing)
-    assert here.fetch_add(pool[8:].share("rw"), 1).exception(PATIENCE_S) is not None
+    assert here.fetch_add(word.share("rw"), 1).exception(PATIENCE_S) is not None
     assert len(posts) == 1
-    assert pool[8:].read_bytes() == (when == "after").to_bytes(8, "little")
+    assert word.read_bytes() == (when == "after").to_bytes(8, "little")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,21 @@ def test_an_import(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, o
     _write_again(here, memory, target.share("rw"))
     if name != "_accept":  # which fails as a whole, so that the link is lost, and with it what the peer would say
         target.revoke(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("name", ["_allocation", "_import", "take"])
+def test_taking_what_is_granted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A share that cannot be taken for lack of memory is taken later, and its owner waits for nobody."""
+    here, there = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    target, memory = there.alloc(2 * NBYTES), here.alloc(NBYTES)
+    here.write(memory, target[NBYTES:].share("rw")).result(PATIENCE_S)
+    handle = target[:NBYTES].share("rw")
+    failures = _fail_once(monkeypatch, PeerGrants, name)
+    with pytest.raises((MemoryError, zh.RegistrationFailed)):
+        here.write(memory, handle).result(PATIENCE_S)
+    assert not failures
+    _write_again(here, memory, handle)
+    target.revoke(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Imports, "begin"), (Imports, "_ask_soon"), (Releases, "asking")])

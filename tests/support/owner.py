@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,7 @@ class Owner:
         link: Any = SimpleNamespace(
             peer="owner",
             imports=OrderedDict(),
+            imports_lock=threading.RLock(),
             allocations={},
             unreachable=Backoff(),
             lost=None,

@@ -22,6 +22,7 @@ CAPABILITY_BYTES: Final = 16
 _PROOF: Final = b"zerohop proof 2"
 _LANE: Final = b"zerohop lane 1"
 _INVITATION: Final = b"zerohop invitation 1"
+_GRANT: Final = b"zerohop grant 1"
 
 
 class Transcript(NamedTuple):
@@ -48,6 +49,11 @@ class Transcript(NamedTuple):
 def name_of(token: bytes) -> bytes:
     """Return the public name of an invitation; its token, which only the control channel has carried, is the proof."""
     return hashlib.sha256(_INVITATION + token).digest()[:CAPABILITY_BYTES]
+
+
+def grant_key(capability: bytes) -> bytes:
+    """Return the key of a share in tables of grants, whose first half is public: see native/memory/grants.hpp."""
+    return hashlib.sha256(_GRANT + capability).digest()[:CAPABILITY_BYTES]
 
 
 def lane_key(key: bytes, token: bytes) -> bytes:

@@ -41,9 +41,10 @@ class NameLookup:
     def __init__(self, control: ControlThread) -> None:
         self._control = control
         self._lookups: dict[str, _Lookup] = {}
-        # Those that have not begun, and the number of those that take room.
+        # Those that have not begun, the one that was asked for last at the end; and the number of those that take room.
         self._queue: list[_Lookup] = []
         self._taken = 0
+        self._newest_is_next = True
 
     async def find(self, where: Address) -> Found:
         """Return the result of ``socket.getaddrinfo`` for stream sockets; raise OSError as that does."""
@@ -54,6 +55,9 @@ class NameLookup:
         lookup = self._lookups.get(where.host)
         if lookup is None:
             lookup = self._lookups[where.host] = _Lookup(where.host)
+            self._queue.append(lookup)
+        elif lookup in self._queue:
+            self._queue.remove(lookup)
             self._queue.append(lookup)
         lookup.waiting += 1
         try:
@@ -66,11 +70,13 @@ class NameLookup:
     def _go_on(self) -> None:
         """Begin the next lookups, as long as there is room; drop those for which nobody waits any more.
 
-        The newest one is next, so that many names of one peer do not hold up a name that somebody asks for later.
+        The newest and the oldest take turns: many names hold up neither one that somebody asks for later, nor one that
+        somebody has asked for before.
         """
         while self._queue and self._taken < _MOST_AT_ONCE:
-            lookup = self._queue.pop()
+            lookup = self._queue.pop(-1 if self._newest_is_next else 0)
             if lookup.waiting:
+                self._newest_is_next = not self._newest_is_next
                 self._taken += 1
                 lookup.takes_room = True
                 lookup.task = asyncio.get_running_loop().create_task(self._look_up(lookup))

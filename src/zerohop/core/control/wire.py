@@ -19,7 +19,7 @@ from zerohop.core.base.peer_text import printable, quoted
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
-VERSION: Final = 10
+VERSION: Final = 11
 MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
@@ -267,7 +267,8 @@ class Allocation(msgspec.Struct, tag="allocation"):
     """Gives the memory that shares lie in, by a descriptor or as exported, before the answer that refers to it.
 
     ``number`` is the owner's, and never used twice in a Connection: the receiver keeps the memory until it says in
-    Released that it does not. ``offset`` and ``nbytes`` are those of a range of the descriptor's file. ``more`` tells
+    Released that it does not. ``extent`` and ``address`` say where it lies at its owner, as shares in a GrantTable do.
+    ``offset`` and ``nbytes`` are those of a range of the descriptor's file. ``more`` tells
     that further pieces follow in AllocationPart.
     """
 
@@ -275,9 +276,20 @@ class Allocation(msgspec.Struct, tag="allocation"):
     provider: Word
     nbytes: U63
     writable: bool
+    extent: U63 = 0
+    address: U64 = 0
     offset: U63 = 0
     exported: Exported | None = None
     more: bool = False
+    nfds: FdCount = 0
+
+
+class GrantTable(msgspec.Struct, tag="grants"):
+    """Gives, once and before the first Allocation, the table of shares that the peer may take without asking.
+
+    native/memory/grants.hpp says how.
+    """
+
     nfds: FdCount = 0
 
 
@@ -364,7 +376,7 @@ class Bye(msgspec.Struct, tag="bye"):
 
 _OfHandshake = Union[Hello, Challenge, Prove, Accept, Location, Refuse]
 _OfLanes = Union[Lane, LaneInvite, LaneReady, LaneFailed, LaneDown, LaneQuiet, LaneWanted, LaneMissing]
-_OfMemory = Union[ImportRequest, Allocation, AllocationPart, ImportReply, Release, Released]
+_OfMemory = Union[ImportRequest, GrantTable, Allocation, AllocationPart, ImportReply, Release, Released]
 Message = Union[_OfHandshake, Setup, _OfLanes, _OfMemory, Call, Answer, Bye]
 
 

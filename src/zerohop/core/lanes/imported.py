@@ -6,13 +6,15 @@ not. Each share is a part of the mapping, with bounds, rights and users of its o
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from zerohop._native import PeerMemory, RemoteKeys
 
 if TYPE_CHECKING:
-    from zerohop._native import Mapping
+    from zerohop._native import Grants, Mapping
+    from zerohop.core.control import wire
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.memory.registration import Registration
 
@@ -20,16 +22,33 @@ if TYPE_CHECKING:
 class Allocation:
     """Holds an allocation of the peer, mapped here or reached by devices here, for as long as imports use it.
 
-    ``whole`` is the mapping, or the memory that devices here reach. ``links`` has the hardware link that devices use,
-    by the device number of the memory here, once that was tried.
+    ``whole`` is the mapping, or the memory that devices here reach. ``address`` is the owner's, and ``extent`` the
+    owner's number of the memory that it is, or is a part of. ``lock`` is that of ``users``. ``links`` has the hardware
+    link that devices use, by the device number of the memory here, once that was tried.
     """
 
-    __slots__ = ("device", "links", "number", "provider", "ready", "users", "whole")
+    __slots__ = (
+        "address",
+        "device",
+        "extent",
+        "links",
+        "lock",
+        "number",
+        "provider",
+        "ready",
+        "users",
+        "whole",
+        "writable",
+    )
 
-    def __init__(self, number: int, provider: str, whole: Mapping | PeerMemory, device: str = "") -> None:
-        self.number = number
-        self.provider = provider
+    def __init__(self, message: wire.Allocation, whole: Mapping | PeerMemory, device: str = "") -> None:
+        self.number = message.number
+        self.provider = message.provider
         self.whole = whole
+        self.extent = message.extent
+        self.address = message.address
+        self.writable = message.writable
+        self.lock = threading.RLock()
         # Identity of the peer's device that has the memory; empty for host memory.
         self.device = device
         self.links: dict[int, str] = {}
@@ -37,6 +56,15 @@ class Allocation:
         self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
         # Number of imports that are not closed yet.
         self.users = 0
+
+    def contains(self, provider: str, extent: int, writable: bool, address: int, nbytes: int) -> bool:
+        """Tell whether a share of the owner lies in it. Files come twice: for writers, and for readers."""
+        return (
+            (self.provider, self.extent) == (provider, extent)
+            and (bool(self.device) or self.writable == writable)
+            and self.address <= address
+            and address + nbytes <= self.address + self.whole.nbytes
+        )
 
 
 class Kept:
@@ -71,6 +99,7 @@ class Import:
         "rails",
         "rights",
         "routes",
+        "taken_from",
     )
 
     def __init__(
@@ -97,8 +126,11 @@ class Import:
         self.closed = False
         # Whether `access` is closed.
         self._left = False
+        # The owner's table of grants, and what this is there, if it was taken without asking.
+        self.taken_from: tuple[Grants, tuple[int, bytes, bool]] | None = None
         if allocation is not None:
-            allocation.users += 1
+            with allocation.lock:
+                allocation.users += 1
 
     def close(self) -> bool:
         """Refuse new operations and release the memory, with the last import of an allocation that allocation, too.
@@ -114,8 +146,15 @@ class Import:
                 return False
             self._left = True
             if self.allocation is not None:
-                self.allocation.users -= 1
-        return self.allocation is None or self.allocation.users > 0 or self.allocation.whole.close()
+                with self.allocation.lock:
+                    self.allocation.users -= 1
+        if self.allocation is not None and not self.allocation.users and not self.allocation.whole.close():
+            return False
+        if self.taken_from is not None:
+            table, name = self.taken_from
+            table.give_back(*name)
+            self.taken_from = None
+        return True
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
         """Return what a route needs to reach the memory: a mapping, the memory itself, or the keys of both sides."""

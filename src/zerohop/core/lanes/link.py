@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
@@ -26,9 +27,17 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.lanes.path_choice import Cost
     from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
     from zerohop.core.runtime.runtime import Runtime
 
 _PEER: Final = "peer"
+
+
+class Grantor(Protocol):
+    """Stands for a peer that has granted shares, which may be used without asking it (peer_grants.py)."""
+
+    def take(self, link: Link, provider: str, share: Share) -> Import | None:
+        """Import a share; return None if its owner has to be asked. Any thread may call this."""
 
 
 class LanePath(NamedTuple):
@@ -61,6 +70,8 @@ class Link(ABC):
         missing: for each other provider, why there can be no lane of it.
         failed: providers of which a lane could not be opened just now.
         imports: the peer's shares that are imported here, by provider and share, in the order of their imports.
+        imports_lock: held while an import is entered or taken out, because any thread may take a share.
+        grants: takes shares that the peer has granted; None if it has granted none.
         allocations: the peer's allocations that these lie in, by the peer's number.
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
@@ -80,7 +91,9 @@ class Link(ABC):
         "control",
         "core",
         "failed",
+        "grants",
         "imports",
+        "imports_lock",
         "lanes",
         "late",
         "lost",
@@ -115,6 +128,8 @@ class Link(ABC):
         self.missing: dict[str, str] = {}
         self.failed: Backoff[str] = Backoff()
         self.imports: OrderedDict[tuple[str, int], Import] = OrderedDict()
+        self.imports_lock = threading.RLock()
+        self.grants: Grantor | None = None
         self.allocations: dict[int, Allocation] = {}
         self.unreachable: Backoff[tuple[str, int, tuple[int, ...]]] = Backoff()
         self.routes: dict[Route, None] = {}

@@ -186,6 +186,8 @@ class Routes:
         nbytes, rights = remote.nbytes, remote.rights
         if explanation.form in path_choice.IMPORTED:
             imported = link.imports.get((provider, remote.share_id))
+            if imported is None and link.grants is not None:
+                imported = link.grants.take(link, provider, remote)
             if imported is None or imported.rails != lane.rails:
                 return None
             if explanation.form == path_choice.PEER and not is_ready(imported, registration):

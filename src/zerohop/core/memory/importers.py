@@ -16,11 +16,12 @@ from zerohop._native import Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base import peer_process
 from zerohop.core.control import auth
+from zerohop.core.memory.granted import Granted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop._native import Engine
+    from zerohop._native import Engine, Grants
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.memory.local_share import Importer, LocalShare, Peer
 
@@ -39,6 +40,8 @@ class Importers:
         self._leaving: dict[int, LocalShare] = {}
         # Shares, withdrawn or not, to which the processes of lost peers may still write.
         self._lingering: dict[int, LocalShare] = {}
+        # What peers of this host may use without asking, and whether they do.
+        self._granted = Granted()
         self._closed = False
         # Processes whose end calls `sweep`.
         self._watched: weakref.WeakSet[PeerProcess] = weakref.WeakSet()
@@ -110,9 +113,28 @@ class Importers:
         with self._lock:
             for share_id in share_ids:
                 share = self._leaving.get(share_id) or self._shares.get(share_id)
-                if share is not None:
+                if share is not None and not self._granted.keeps(peer, provider, share):
                     self._forget(share, (peer, provider), gone)
         self._release(gone)
+
+    def begin_granting(self, peer: Peer) -> tuple[Grants, list[LocalShare]] | None:
+        """Make a peer's table of grants, and return it with the shares that are to be granted; None if there is none.
+
+        The caller closes the table's descriptor once the peer has one.
+        """
+        with self._lock:
+            table = self._granted.begin(peer)
+            return None if table is None else (table, list(self._shares.values()))
+
+    def grant(self, peer: Peer, shares: Sequence[LocalShare]) -> None:
+        """Let a peer take shares that there were before its table, unless they were withdrawn since."""
+        with self._lock:
+            self._granted.grant_to(peer, [share for share in shares if share.share_id in self._shares])
+
+    def stop_granting(self, peer: Peer) -> None:
+        """Let a peer take nothing more without asking; what it has taken counts as imported from now on."""
+        with self._lock:
+            self._granted.stop(peer, list(self._shares.values()))
 
     def holders(self, provider: str) -> dict[Any, list[int]]:
         """Return each peer that has imported shares over this provider, with the ids of the shares."""
@@ -139,6 +161,7 @@ class Importers:
         process: PeerProcess | None = None
         gone: list[LocalShare] = []
         with self._lock:
+            self._granted.stop(peer, list(self._shares.values()))
             asked = False
             for share in [*self._shares.values(), *self._leaving.values()]:
                 importers = [importer for importer in share.importers if importer[0] is peer]
@@ -150,6 +173,7 @@ class Importers:
                         self._lingering[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer, gone)
+            self._granted.forget(peer)
         self._release(gone)
         if process is not None and process not in self._watched:
             self._watched.add(process)

@@ -75,6 +75,7 @@ class Revocation(Importers):
         with self._lock:
             for share in shares:
                 self._shares.pop(share.share_id, None)
+                self._granted.revoke(share)
                 if share.importers:
                     self._leaving[share.share_id] = share
                     for importer in share.importers:

@@ -60,6 +60,8 @@ class Shares(Revocation):
             share = LocalShare(registration, offset, RemoteBuffer(described, 0, nbytes), revocable=revocable)
             with self._lock:
                 self._shares[share_id] = share
+                if self._granted.tables:
+                    self._granted.grant(share)
             self._belongs(share, memory, loose=loose)
             return share.handle  # noqa: TRY300 - an interrupt here is to be undone, too
         except NativeError as error:
@@ -145,6 +147,7 @@ class Shares(Revocation):
         peer_process.release_kept()
         with self._lock:
             self._closed = True
+            self._granted.close(list(self._shares.values()))
             for share in {**self._shares, **self._leaving, **self._lingering}.values():
                 if not share.registration.ours and (left := _left_by(share)):
                     memory = share.open_memory()

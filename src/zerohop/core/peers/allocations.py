@@ -183,7 +183,7 @@ class Allocations:
     def _map(self, message: wire.Allocation, fd: int) -> Allocation:
         self._check_size(message, fd)
         mapping = self._core.engine.map(fd, message.offset, message.nbytes, message.writable)
-        return Allocation(message.number, SHM, mapping)
+        return Allocation(message, mapping)
 
     def _check_size(self, message: wire.Allocation, fd: int) -> None:
         # The owner has looked before it shared the file: it has become shorter since.
@@ -214,12 +214,12 @@ class Allocations:
             if exported is None:
                 self._check_size(message, fds[0])
                 memory = engine.import_host(fds[0], message.offset, message.nbytes, message.writable)
-                return Allocation(message.number, P2P, memory)
+                return Allocation(message, memory)
             form, process = exported.form, exported.process
             place = exported.address, exported.offset, message.nbytes
             pieces = exported.pieces, fds, message.writable
             memory = engine.import_memory(form, exported.device, process, *place, *pieces)
-            return Allocation(message.number, P2P, memory, exported.device)
+            return Allocation(message, memory, exported.device)
         finally:
             close_received(fds)
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _WRITE: Final = 2
 # Requests of one peer that may wait for a driver or a NIC. A peer sends one for each provider and choice of NICs.
 _MAX_REQUESTS: Final = 1024
+# Shares that are granted in one turn of the loop.
+_GRANTED_AT_ONCE: Final = 512
 
 # The result of Engine.export_share.
 _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
@@ -107,6 +109,7 @@ class Exports:
         """Ask, before this side leaves, for all memory that the peer has mapped; wait for it a short time."""
         loop, shares = asyncio.get_running_loop(), self._core.shares
         limit = loop.time() + LAST_COPIES_S
+        shares.stop_granting(self._link)
         for provider, share_ids in shares.mapped_by(self._link).items():
             self.ask_back(provider, share_ids)
         try:
@@ -169,7 +172,8 @@ class Exports:
                 return self._refuse_importer(request, wanted, Status.UNSUPPORTED, Reason.NONE)
             given = self._note(key, extent.address, extent.nbytes)
             try:
-                place = given.number, request.provider, extent.nbytes, writable, extent.fd_offset
+                where = extent.number, extent.address, extent.fd_offset
+                place = given.number, request.provider, extent.nbytes, writable, *where
                 self._post(wire.Allocation(*place, nfds=1), [fd])
             finally:
                 sandbox.close(fd)
@@ -188,9 +192,8 @@ class Exports:
                 nbytes = sum(size for size, _ in pieces)
                 given = self._note(key, start, nbytes)
                 first = wire.Exported(form, device, process, start, 0, pieces[: wire.MAX_FDS])
-                self._post_pieces(
-                    wire.Allocation(given.number, request.provider, nbytes, writable=True, exported=first), pieces, fds
-                )
+                place = given.number, request.provider, nbytes, True, share.registration.extent.number, start
+                self._post_pieces(wire.Allocation(*place, exported=first), pieces, fds)
             finally:
                 _close_exported(exported)
         return _part(share, given)
@@ -229,9 +232,31 @@ class Exports:
         """Note that the peer has memory from now on."""
         self._last_number += 1
         given = _Given(start, start + nbytes, self._last_number)
+        if self._last_number == 1:
+            self._begin_granting()
         bisect.insort(self._given.setdefault(key, []), given)
         self._keys[given.number] = key
         return given
+
+    def _begin_granting(self) -> None:
+        """Let the peer take further shares without asking, where it has the memory that they lie in."""
+        begun = self._core.shares.begin_granting(self._link)
+        if begun is None:
+            return
+        table, shares = begun
+        try:
+            self._channel.post(wire.GrantTable(nfds=1), [table.fd])
+        except OSError:  # no number is left for a copy of the descriptor: the peer asks for each share
+            self._core.shares.stop_granting(self._link)
+            return
+        finally:
+            table.close_fd()
+        self._link.start(self._grant, shares)
+
+    async def _grant(self, shares: list[LocalShare]) -> None:
+        for start in range(0, len(shares), _GRANTED_AT_ONCE):
+            self._core.shares.grant(self._link, shares[start : start + _GRANTED_AT_ONCE])
+            await asyncio.sleep(0)  # there may be very many, and others wait for this thread
 
     async def _give_keys(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
         """Register memory with each NIC at which the peer's lane ends, unless that was done before."""

@@ -18,12 +18,13 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop._native import NativeError, RemoteKeys, Status
+from zerohop._native import Grants, NativeError, RemoteKeys, Status
 from zerohop.config.providers import SHM, VERBS
 from zerohop.core.base.peer_text import printable, quoted
 from zerohop.core.control import wire
 from zerohop.core.lanes.imported import Import
 from zerohop.core.lanes.lane import retrieve
+from zerohop.core.lanes.peer_grants import PeerGrants
 from zerohop.core.lanes.reachability import note_no_peer_link
 from zerohop.core.peers.allocations import Allocations
 from zerohop.core.peers.releases import UNMAP_PAUSE_S, Releases, unmap
@@ -79,6 +80,7 @@ class Imports:
         self._channel = channel
         self.allocations = Allocations(core, link)
         self.releases = Releases(core, link, channel)
+        self._granted = False
         self._requests = 0
         # Requests without an answer, by number: provider, number of shares asked for, and the future of the answer.
         self._replies: dict[int, tuple[str, int, asyncio.Future[_Reply]]] = {}
@@ -140,6 +142,18 @@ class Imports:
         expected = sum(count for provider, count, _ in self._replies.values() if provider == message.provider)
         self.allocations.on_allocation(message, fds, expected)
 
+    def on_grants(self, message: wire.GrantTable, fds: list[int]) -> None:
+        """Handle GrantTable, which the owner sends once; the caller closes the descriptor."""
+        if message.nfds != 1 or self._granted:
+            raise ProtocolError("malformed: not one table of grants")
+        self._granted = True
+        try:
+            self._link.grants = PeerGrants(Grants(fds[0]), _MAX_IMPORTS) if fds else None
+        except NativeError as error:
+            if error.args[0] == Status.PROTOCOL.value:
+                raise
+            # Without memory or numbers of this process for the table, the owner is asked for each share.
+
     def on_import_reply(self, reply: wire.ImportReply) -> None:
         """Handle ImportReply, the owner's answer."""
         _, count, future = self._replies.get(reply.request, ("", 0, None))
@@ -177,9 +191,11 @@ class Imports:
         loop, imports = asyncio.get_running_loop(), self._link.imports
         limit = loop.time() + LAST_COPIES_S
         while True:
-            while imports:
-                (provider, share_id), imported = imports.popitem(last=False)
-                self.releases.release((provider, share_id), imported)
+            with self._link.imports_lock:  # no other thread takes a share any more, because this side is leaving
+                left = list(imports.items())
+                imports.clear()
+            for key, imported in left:
+                self.releases.release(key, imported)
             under_way = {*self.releases.leaving.values(), *self._asking_tasks.values()}
             left_s = limit - loop.time()
             if not under_way or left_s <= 0:
@@ -327,11 +343,12 @@ class Imports:
         if key in self.releases.owed or link.lost is not None:  # the owner has asked for the memory back meanwhile
             self.releases.release(key, imported)
             return True
-        other = link.imports.pop(key, None)
+        with link.imports_lock:
+            other = link.imports.pop(key, None)
+            link.imports[key] = imported
         if other is not None:
-            # Another import of the share, for other NICs, was asked for at the same time.
+            # Another import of the share, for other NICs, was asked for at the same time, or the share was taken.
             unmap(self._core, other)
-        link.imports[key] = imported
         link.unreachable.record_success((*key, rails))
         self._drop_old_imports()
         return True
@@ -353,8 +370,12 @@ class Imports:
         link = self._link
         if len(link.imports) <= _MAX_IMPORTS and len(link.allocations) <= _MAX_ALLOCATIONS:
             return
-        for key in list(itertools.islice(link.imports, _OLDEST)):
-            if link.imports[key].routes or link.imports[key].keepers:
-                link.imports.move_to_end(key)
-            else:
-                self.releases.release(key, link.imports.pop(key))
+        unused = []
+        with link.imports_lock:
+            for key in list(itertools.islice(link.imports, _OLDEST)):
+                if link.imports[key].routes or link.imports[key].keepers:
+                    link.imports.move_to_end(key)
+                else:
+                    unused.append((key, link.imports.pop(key)))
+        for key, imported in unused:
+            self.releases.release(key, imported)

@@ -47,7 +47,8 @@ class Releases:
         """Handle Release: the owner wants memory back."""
         for share_id in message.shares:
             key = message.provider, share_id
-            imported = self._link.imports.pop(key, None)
+            with self._link.imports_lock:
+                imported = self._link.imports.pop(key, None)
             if imported is not None:
                 self.release(key, imported)
             else:

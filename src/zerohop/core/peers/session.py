@@ -298,6 +298,8 @@ class Session:
             self._exports.on_import_request(message)
         elif isinstance(message, wire.Allocation):
             self._imports.on_allocation(message, fds)
+        elif isinstance(message, wire.GrantTable):
+            self._imports.on_grants(message, fds)
         elif isinstance(message, wire.AllocationPart):
             self._imports.allocations.on_part(message, fds)
         elif isinstance(message, wire.ImportReply):

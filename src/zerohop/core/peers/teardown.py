@@ -119,8 +119,10 @@ def _take_apart(core: PeerCore, link: PeerLink, error: ZerohopError, status: Sta
     for route in list(link.routes):
         route.drop()
     # No route is made of them from now on; what could not be unmapped for lack of memory is left to the next call.
-    link.unmapping.extend(link.imports.values())
-    link.imports.clear()
+    with link.imports_lock:
+        link.unmapping.extend(link.imports.values())
+        link.imports.clear()
+        link.grants = None
     while link.unmapping:
         unmap(core, link.unmapping[-1])
         link.unmapping.pop()

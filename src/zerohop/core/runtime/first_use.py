@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError
+from zerohop.core.base.tables import oldest
 from zerohop.core.runtime.operation import Failed
 from zerohop.errors import WouldBlock, ZerohopError, copy_of, from_native
 
@@ -57,4 +58,5 @@ async def _prepare(
         preparing[key] = failure
         # The oldest failure is dropped, because perhaps no caller ever uses its handle again.
         if len(preparing) > _MAX_UNTOLD:
-            preparing.pop(next(iter(preparing)), None)
+            for key in oldest(preparing, 1):
+                preparing.pop(key, None)

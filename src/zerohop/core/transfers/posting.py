@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Status
+from zerohop.core.base.tables import oldest
 from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.path_choice import PEER
@@ -181,7 +181,7 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
             return None
     if len(routes) >= _MANY_ROUTES:
         # Each new one looks at the oldest, and at no others: a view may have very many.
-        for name in list(itertools.islice(routes, _OLDEST)):
+        for name in oldest(routes, _OLDEST):
             old = routes.pop(name, None)
             if old is not None and not old.stale:
                 routes[name] = old

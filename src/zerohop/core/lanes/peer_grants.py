@@ -1,0 +1,87 @@
+"""Takes a peer's shares that it has granted, so that their first use asks nobody and waits for nobody.
+
+The peer writes its shares into a table that both processes map (native/memory/grants.hpp). A share can be taken once
+an allocation that it lies in has come here, for another share; the peer is asked for any other one (import_client.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError
+from zerohop.config.providers import P2P, SHM
+from zerohop.core.control.auth import grant_key
+from zerohop.core.lanes.imported import Import
+
+if TYPE_CHECKING:
+    from zerohop._native import Grants
+    from zerohop.core.lanes.imported import Allocation
+    from zerohop.core.lanes.link import Link
+    from zerohop.core.memory.remote_buffer import Share
+
+_WRITE: Final = 2
+
+
+class PeerGrants:
+    """Takes the shares of one peer, unless ``most`` of its shares are imported here. Any thread may call this."""
+
+    def __init__(self, table: Grants, most: int) -> None:
+        self._table = table
+        self._most = most
+        # The number of the allocation in which a share was found last, by provider and by what else decides.
+        self._found: dict[tuple[str, int, bool], int] = {}
+
+    def take(self, link: Link, provider: str, share: Share) -> Import | None:
+        """Import a share; return None if its owner has to be asked."""
+        if provider not in (SHM, P2P):
+            return None
+        # The owner may ask for the share as soon as it is taken, and must then find the import.
+        with link.imports_lock:
+            key = provider, share.share_id
+            if key in link.imports:
+                return link.imports[key]
+            if link.lost is not None or link.closing is not None or len(link.imports) >= self._most:
+                return None
+            name = share.share_id, grant_key(share.capability), provider == P2P
+            granted = self._table.take(*name)
+            if granted is None:
+                return None
+            imported = None
+            try:
+                imported = self._import(link, provider, share, *granted)
+                if imported is not None:
+                    imported.taken_from = self._table, name
+                    link.imports[key] = imported
+            finally:  # whatever has failed, such as for lack of memory: the owner would wait for it
+                if link.imports.get(key) is not imported or imported is None:
+                    if imported is not None:
+                        imported.close()
+                    self._table.give_back(*name)
+            return imported
+
+    def _import(
+        self, link: Link, provider: str, share: Share, extent: int, address: int, nbytes: int, rights: int
+    ) -> Import | None:
+        writable = bool(rights & _WRITE)
+        allocation = self._allocation(link, (provider, extent, writable), address, nbytes)
+        if allocation is None:
+            return None
+        with allocation.lock:
+            if not allocation.users:  # it is being given back
+                return None
+            try:
+                part = allocation.whole.part(address - allocation.address, nbytes, writable)
+            except NativeError:  # the answer to a question says what is wrong with it
+                return None
+            return Import(part, share.capability, nbytes, rights, allocation=allocation)
+
+    def _allocation(self, link: Link, place: tuple[str, int, bool], address: int, nbytes: int) -> Allocation | None:
+        known = link.allocations.get(self._found.get(place, 0))
+        if known is not None and known.contains(*place, address, nbytes):
+            return known
+        for allocation in list(link.allocations.values()):
+            if allocation.contains(*place, address, nbytes):
+                self._found[place] = allocation.number
+                return allocation
+        self._found.pop(place, None)
+        return None
