@@ -42,7 +42,7 @@ void register_grants(nb::module_& m) {
                 return self.grant(ShareId::unpack(share_id), key_of(key), {extent, address, nbytes, rights});
             },
             nb::arg("share_id"), nb::arg("key"), nb::arg("extent"), nb::arg("address"), nb::arg("nbytes"),
-            nb::arg("rights"), "Let the peer take a share; return False if the table has no place for it.")
+            nb::arg("rights"), "Let the peer take a share; return False if its place is in use.")
         .def(
             "revoke",
             [](Grants& self, uint64_t share_id, const nb::bytes& key) {

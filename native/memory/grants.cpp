@@ -32,22 +32,22 @@ Grants::Grants()
 Grants::Grants(int fd) : pages_(map_table(fd, kBytes)), places_(static_cast<Place*>(pages_.get())) {}
 
 bool Grants::grant(ShareId id, const GrantKey& key, const Granted& granted) {
-    Place* const found = place(id);
+    Place& found = place(id);
     // The states must differ. With random keys they do, but for one in 2^62.
-    if (found == nullptr || key.open == key.taken || key.open == kept_state(key) || kept_state(key) == 0) {
+    if (key.open == key.taken || key.open == kept_state(key) || kept_state(key) == 0) {
         return false;
     }
-    for (const auto& state : found->states) {
+    for (const auto& state : found.states) {
         // A peer that has not given back an earlier share of this index holds the place.
         if (state.load(std::memory_order_acquire) != 0) {
             return false;
         }
     }
-    found->extent.store(granted.extent, std::memory_order_relaxed);
-    found->address.store(granted.address, std::memory_order_relaxed);
-    found->nbytes.store(granted.nbytes, std::memory_order_relaxed);
-    found->rights.store(granted.rights, std::memory_order_relaxed);
-    for (auto& state : found->states) {
+    found.extent.store(granted.extent, std::memory_order_relaxed);
+    found.address.store(granted.address, std::memory_order_relaxed);
+    found.nbytes.store(granted.nbytes, std::memory_order_relaxed);
+    found.rights.store(granted.rights, std::memory_order_relaxed);
+    for (auto& state : found.states) {
         state.store(key.open, std::memory_order_release);
     }
     return true;
@@ -55,12 +55,9 @@ bool Grants::grant(ShareId id, const GrantKey& key, const Granted& granted) {
 
 std::array<bool, Grants::kWays> Grants::revoke(ShareId id, const GrantKey& key) {
     std::array<bool, kWays> has{};
-    Place* const found = place(id);
-    if (found == nullptr) {
-        return has;
-    }
+    Place& found = place(id);
     for (size_t way = 0; way < kWays; ++way) {
-        std::atomic<uint64_t>& state = found->states[way];
+        std::atomic<uint64_t>& state = found.states[way];
         const uint64_t before = state.load(std::memory_order_acquire);
         if (before != key.open && before != key.taken) {
             has[way] = before == kept_state(key);
@@ -76,38 +73,35 @@ std::array<bool, Grants::kWays> Grants::revoke(ShareId id, const GrantKey& key) 
 }
 
 bool Grants::kept(ShareId id, const GrantKey& key, size_t way) const {
-    const Place* const found = place(id);
-    return found != nullptr && found->states.at(way).load(std::memory_order_acquire) == kept_state(key);
+    const Place& found = place(id);
+    return found.states.at(way).load(std::memory_order_acquire) == kept_state(key);
 }
 
 std::optional<Granted> Grants::take(ShareId id, const GrantKey& key, size_t way) {
-    Place* const found = place(id);
-    if (found == nullptr || found->states.at(way).load(std::memory_order_acquire) != key.open) {
+    Place& found = place(id);
+    if (found.states.at(way).load(std::memory_order_acquire) != key.open) {
         return std::nullopt;
     }
     const Granted granted{
-        found->extent.load(std::memory_order_relaxed),
-        found->address.load(std::memory_order_relaxed),
-        found->nbytes.load(std::memory_order_relaxed),
-        found->rights.load(std::memory_order_relaxed),
+        found.extent.load(std::memory_order_relaxed),
+        found.address.load(std::memory_order_relaxed),
+        found.nbytes.load(std::memory_order_relaxed),
+        found.rights.load(std::memory_order_relaxed),
     };
     // What was read is this share's: while a state of the place is this key's, its owner writes nothing else there.
     uint64_t open = key.open;
-    if (!found->states.at(way).compare_exchange_strong(open, key.taken, std::memory_order_acq_rel)) {
+    if (!found.states.at(way).compare_exchange_strong(open, key.taken, std::memory_order_acq_rel)) {
         return std::nullopt;
     }
     return granted;
 }
 
 void Grants::give_back(ShareId id, const GrantKey& key, size_t way) {
-    Place* const found = place(id);
-    if (found == nullptr) {
-        return;
-    }
+    Place& found = place(id);
     uint64_t taken = key.taken;
-    if (!found->states.at(way).compare_exchange_strong(taken, key.open, std::memory_order_acq_rel)) {
+    if (!found.states.at(way).compare_exchange_strong(taken, key.open, std::memory_order_acq_rel)) {
         uint64_t kept = kept_state(key);
-        found->states.at(way).compare_exchange_strong(kept, 0, std::memory_order_acq_rel);
+        found.states.at(way).compare_exchange_strong(kept, 0, std::memory_order_acq_rel);
     }
 }
 

@@ -36,8 +36,8 @@ struct GrantKey {
 
 class Grants {
 public:
-    // A share that has a higher index is not granted: peers ask for it.
-    static constexpr size_t kShares = 1 << 16;
+    // The number of places. Where two shares have the same one, the second is not granted, and peers ask for it.
+    static constexpr size_t kPlaces = 1 << 16;
     // The ways to reach a share, each of which is taken by itself: its memory is mapped, or reached by devices.
     static constexpr size_t kWays = 2;
 
@@ -50,7 +50,7 @@ public:
     // Forgets the descriptor of a table that was made here, once the peer has one.
     void close_fd() { fd_ = Descriptor(); }
 
-    // The owner's: lets the peer take a share. Returns false, and grants nothing, if the share has no place.
+    // The owner's: lets the peer take a share. Returns false, and grants nothing, if its place is in use.
     bool grant(ShareId id, const GrantKey& key, const Granted& granted);
     // The owner's: lets the peer take the share no more. Tells, for each way, if it has the share.
     std::array<bool, kWays> revoke(ShareId id, const GrantKey& key);
@@ -71,10 +71,10 @@ private:
         std::atomic<uint64_t> nbytes;
         std::atomic<uint64_t> rights;
     };
-    static constexpr size_t kBytes = kShares * sizeof(Place);
+    static constexpr size_t kBytes = kPlaces * sizeof(Place);
     static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-    Place* place(ShareId id) const { return id.index < kShares ? &places_[id.index] : nullptr; }
+    Place& place(ShareId id) const { return places_[id.index % kPlaces]; }
 
     Descriptor fd_;
     std::shared_ptr<void> pages_;

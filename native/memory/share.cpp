@@ -52,8 +52,8 @@ ShareId ShareTable::add(std::shared_ptr<Region> region, uint64_t offset, uint64_
         index = static_cast<uint32_t>(entries_.size());
         entries_.emplace_back();
     } else {
-        index = free_.back();
-        free_.pop_back();
+        index = free_.top();
+        free_.pop();
     }
     entries_[index].share = std::move(share);
     return {index, entries_[index].generation};
@@ -70,7 +70,7 @@ std::shared_ptr<Share> ShareTable::remove(ShareId id) {
     share->revoked.store(true, std::memory_order_seq_cst);
     // An index whose generations are used up is retired, so that no old handle ever becomes valid.
     if (++entry.generation != 0) {
-        free_.push_back(id.index);
+        free_.push(id.index);
     }
     return share;
 }

@@ -8,8 +8,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -69,7 +71,8 @@ private:
     };
     SpinLock lock_;
     std::vector<Entry> entries_;
-    std::vector<uint32_t> free_;
+    // The lowest one is used next: tables of grants have places for low indices.
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> free_;
 };
 
 } // namespace zerohop

@@ -210,3 +210,14 @@ def test_without_a_table(open_context: OpenContext, monkeypatch: pytest.MonkeyPa
     both.write(both.share(1))
     assert both.peer._core.connected[both.owner.id].grants is None
     both.close()
+
+
+def test_after_very_many(open_context: OpenContext) -> None:
+    """Shares are granted after there were more at once than a table has places for."""
+    both = Both(open_context, "shm", "alloc")
+    with both.owner.alloc(PAGE) as other:
+        for _ in range(1 << 16):
+            other[:8].share("r")
+    with both.owner_stands_still():
+        both.write(both.share(1))
+    both.close()

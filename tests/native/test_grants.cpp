@@ -50,7 +50,6 @@ TEST_CASE("grants: no key but a share's own takes it") {
     REQUIRE(table.owner.grant(kShare, kKey, kWhere));
     CHECK_FALSE(table.peer.take(kShare, kOther, 0));
     CHECK_FALSE(table.peer.take({.index = 8, .generation = 1}, kKey, 0));
-    CHECK_FALSE(table.peer.take({.index = Grants::kShares, .generation = 1}, kKey, 0));
     // Who knows the public half alone passes for nobody.
     REQUIRE(table.peer.take(kShare, {.open = kKey.open, .taken = 0x9999}, 0));
     CHECK_FALSE(table.owner.revoke(kShare, kKey)[0]);
@@ -79,20 +78,30 @@ TEST_CASE("grants: a revoked share is taken no more, and its owner knows until w
     CHECK(table.peer.take(kNext, kOther, 0));
 }
 
-TEST_CASE("grants: shares beyond the table, and keys that could be taken for each other, are not granted") {
+TEST_CASE("grants: of two shares that have the same place the first is granted, and both can end") {
     Table table;
-    CHECK_FALSE(table.owner.grant({.index = Grants::kShares, .generation = 1}, kKey, kWhere));
+    constexpr ShareId kFar{.index = kShare.index + Grants::kPlaces, .generation = 1};
+    REQUIRE(table.owner.grant(kFar, kKey, kWhere));
+    CHECK_FALSE(table.owner.grant(kShare, kOther, kWhere));
+    CHECK_FALSE(table.peer.take(kShare, kOther, 0));
+    REQUIRE(table.peer.take(kFar, kKey, 0));
+    CHECK_FALSE(table.owner.revoke(kShare, kOther)[0]);
+    CHECK_FALSE(table.owner.kept(kShare, kOther, 0));
+    table.peer.give_back(kShare, kOther, 0);
+    CHECK(table.owner.revoke(kFar, kKey)[0]);
+    CHECK(table.owner.kept(kFar, kKey, 0));
+}
+
+TEST_CASE("grants: keys that could be taken for each other are not granted") {
+    Table table;
     CHECK_FALSE(table.owner.grant(kShare, {.open = 5, .taken = 5}, kWhere));
     CHECK_FALSE(table.owner.grant(kShare, {.open = ~uint64_t{6}, .taken = 6}, kWhere));
     CHECK_FALSE(table.owner.grant(kShare, {.open = 5, .taken = ~uint64_t{0}}, kWhere));
-    CHECK_FALSE(table.owner.revoke({.index = Grants::kShares, .generation = 1}, kKey)[0]);
-    table.peer.give_back({.index = Grants::kShares, .generation = 1}, kKey, 0);
-    CHECK_FALSE(table.owner.kept({.index = Grants::kShares, .generation = 1}, kKey, 0));
 }
 
 TEST_CASE("grants: a file that could shrink, or that is shorter, is no table") {
     const Descriptor loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    REQUIRE(ftruncate(loose.get(), 64 * Grants::kShares) == 0);
+    REQUIRE(ftruncate(loose.get(), 64 * Grants::kPlaces) == 0);
     CHECK_THROWS_AS(Grants{loose.get()}, NativeError);
     const Descriptor short_one(memfd_create("short", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     REQUIRE(ftruncate(short_one.get(), 4096) == 0);

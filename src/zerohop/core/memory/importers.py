@@ -120,11 +120,12 @@ class Importers:
     def begin_granting(self, peer: Peer) -> tuple[Grants, list[LocalShare]] | None:
         """Make a peer's table of grants, and return it with the shares that are to be granted; None if there is none.
 
-        The caller closes the table's descriptor once the peer has one.
+        The newest share comes first, because it is probably used next. The caller closes the table's descriptor once
+        the peer has one.
         """
         with self._lock:
             table = self._granted.begin(peer)
-            return None if table is None else (table, list(self._shares.values()))
+            return None if table is None else (table, list(reversed(self._shares.values())))
 
     def grant(self, peer: Peer, shares: Sequence[LocalShare]) -> None:
         """Let a peer take shares that there were before its table, unless they were withdrawn since."""
