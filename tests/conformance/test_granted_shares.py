@@ -14,6 +14,7 @@ import pytest
 import zerohop as zh
 from support.buffers import Buffer, Kind
 from support.fake_nics import of
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.streams import Stream
@@ -197,6 +198,34 @@ def test_one_more_import_while_an_earlier_one_ends(open_context: OpenContext) ->
     both.owned.memory.revoke(handle, timeout=PATIENCE_S)
     assert both.peer.statistics().mapped == 1
     both.close()
+
+
+@pytest.mark.parametrize("revoked", ["one", "all"])
+def test_taken_while_it_is_asked_for(both: Both, revoked: str) -> None:
+    """The import that was taken stays; the answer changes nothing, and the owner waits for one end."""
+    handle = both.share(1)
+    link = both.peer._core.connected[both.owner.id]
+    provider = "shm" if "shm" in both.peer._core.providers else "p2p"
+    imports = link.session._imports  # type: ignore[union-attr]
+    asked = threading.Event()
+
+    def ask() -> None:
+        imports.begin(handle._share, provider, ())
+        asked.set()
+
+    with both.owner_stands_still():
+        both.peer._core.control.call(ask)
+        assert asked.wait(PATIENCE_S)
+        both.write(handle)
+        taken = link.imports[provider, handle._share.share_id]
+    eventually(lambda: not imports._importing, "the owner does not answer")
+    assert link.imports[provider, handle._share.share_id] is taken
+    both.write(handle)
+    both.owned.memory.revoke(handle if revoked == "one" else None, timeout=PATIENCE_S)
+    assert bool(link.allocations) == (revoked == "one")
+    both.write(both.share(2))
+    with pytest.raises(zh.AccessDenied, match="revoked"):
+        both.write(handle)
 
 
 def test_without_a_table(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import socket
@@ -18,7 +19,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
-from zerohop._native import Reason, Status
+from zerohop._native import Grants, Reason, Status
 from zerohop.core.control import wire
 from zerohop.core.control.address import parse
 from zerohop.core.control.channel import Channel
@@ -149,6 +150,28 @@ def test_a_message_that_cannot_be_decoded(open_context: OpenContext, caplog: pyt
     eventually(lambda: any("malformed message" in each for each in caplog.messages), "the log does not say why")
     context.close()
     assert sum("malformed" in each for each in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("kind", ["none", "pipe", "unsealed", "short", "twice"])
+def test_a_table_of_grants_that_is_none(open_context: OpenContext, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    context, table = open_context(Options()), Grants()
+    files: list[int] = []
+    if kind == "pipe":
+        files = list(os.pipe())
+    elif kind != "none":
+        files = [os.memfd_create("table", os.MFD_ALLOW_SEALING)]
+        os.truncate(files[0], 4096 if kind == "short" else os.fstat(table.fd).st_size)
+        if kind != "unsealed":
+            fcntl.fcntl(files[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with contextlib.closing(RawControl(context.url, unix=True)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        for _ in range(2 if kind == "twice" else 1):
+            client.send(wire.GrantTable(nfds=len(files[:1])), files[:1])
+        assert client.hung_up()
+    for fd in files:
+        os.close(fd)
+    eventually(lambda: any("table of grants" in each for each in caplog.messages), "the log does not say why")
 
 
 @pytest.mark.parametrize("count", [1, 3])

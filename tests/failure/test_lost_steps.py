@@ -266,6 +266,8 @@ def test_the_first_lane(
     else:  # the write may have ended before the other side failed, or its lane have ended before the goodbye came
         assert error is None or isinstance(error, zh.PeerLost)
     _write_again(here, memory, handle)
+    for context in (here, there):  # a socket that comes all the same would belong to nobody
+        assert not context._core.listeners._invited
 
 
 def test_an_owner_that_cannot_answer(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,7 @@ class Owner:
             peer="owner",
             imports=OrderedDict(),
             imports_lock=threading.RLock(),
+            grants=None,
             allocations={},
             unreachable=Backoff(),
             lost=None,

@@ -12,7 +12,11 @@ import pytest
 
 import zerohop as zh
 from support.patience import PATIENCE_S
+from zerohop._native import Grants
 from zerohop.core.base import peer_process
+from zerohop.core.control.auth import grant_key
+from zerohop.core.memory import granted
+from zerohop.core.memory.granted import Granted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,3 +164,81 @@ def test_what_nobody_has_imported_keeps_nothing(context: zh.Context) -> None:
     gc.collect()
     assert alive() is None
     assert share.keep is None
+
+
+def _take(shares: Shares, importer: Importer, share: LocalShare) -> Grants:
+    """Have a peer take a share by its table; return the peer's end of the table."""
+    begun = shares.begin_granting(importer)
+    assert begun is not None
+    table, granted = begun
+    shares.grant(importer, granted)
+    taken = Grants(table.fd)
+    assert taken.take(share.share_id, grant_key(share.handle._share.capability), False) is not None
+    return taken
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_revocation_that_a_signal_cuts_short(context: zh.Context, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The owner knows of the peer that has taken the share, also if that peer is lost before the next try."""
+    shares = context._core.shares
+    memory, share = shared(context, np.zeros(64, np.uint8))
+    importer, process = Importer("taker"), PeerProcess()
+    _take(shares, importer, share)
+    revoke = Granted.revoke
+
+    def interrupted(self: Granted, one: LocalShare) -> None:
+        if step == "after":
+            revoke(self, one)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Granted, "revoke", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memory.revoke(share.handle, timeout=0)
+    monkeypatch.undo()
+    importer.be_lost(shares, process)
+    with pytest.raises(zh.RevocationIncomplete):
+        memory.revoke(share.handle, timeout=0)
+    process.ended = True
+    shares.sweep()
+
+
+def test_an_end_that_crosses_a_take(context: zh.Context) -> None:
+    """Released names a share, and may be about an earlier import of it: the table says that the peer has it again."""
+    shares = context._core.shares
+    memory, share = shared(context, np.zeros(64, np.uint8))
+    importer = Importer("taker")
+    importer.admit(shares, share)
+    taken = _take(shares, importer, share)
+    with pytest.raises(zh.RevocationIncomplete):
+        memory.revoke(share.handle, timeout=0)
+    importer.give_back(shares, share)  # what it had asked for
+    assert shares.kept() == [None]
+    taken.give_back(share.share_id, grant_key(share.handle._share.capability), False)
+    importer.give_back(shares, share)
+    assert shares.kept() == []
+
+
+@pytest.mark.parametrize("end", ["stop", "lost", "close"])
+def test_a_destructor_in_the_middle(context: zh.Context, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Garbage is collected while the tables are gone through, and takes other shares out of them."""
+    shares, importer = context._core.shares, Importer("taker")
+    memory, share = shared(context, np.zeros(64, np.uint8))
+    _take(shares, importer, share)
+    others = [context.register(np.zeros(64, np.uint8)) for _ in range(10)]
+    for other in others:
+        other.share("r")
+    revoke = granted._revoke
+
+    def collecting(*arguments: Any) -> None:
+        if others:
+            others.pop().close(timeout=0)
+        revoke(*arguments)
+
+    monkeypatch.setattr(granted, "_revoke", collecting)
+    if end == "stop":
+        shares.stop_granting(importer)
+    elif end == "lost":
+        importer.be_lost(shares, None)
+    else:
+        context.close()
+    assert not others

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerohop._native import PeerMemory, RemoteKeys
 
 if TYPE_CHECKING:
-    from zerohop._native import Grants, Mapping
+    from zerohop._native import Mapping
     from zerohop.core.control import wire
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.memory.registration import Registration
@@ -99,7 +99,6 @@ class Import:
         "rails",
         "rights",
         "routes",
-        "taken_from",
     )
 
     def __init__(
@@ -126,8 +125,6 @@ class Import:
         self.closed = False
         # Whether `access` is closed.
         self._left = False
-        # The owner's table of grants, and what this is there, if it was taken without asking.
-        self.taken_from: tuple[Grants, tuple[int, bytes, bool]] | None = None
         if allocation is not None:
             with allocation.lock:
                 allocation.users += 1
@@ -148,13 +145,7 @@ class Import:
             if self.allocation is not None:
                 with self.allocation.lock:
                     self.allocation.users -= 1
-        if self.allocation is not None and not self.allocation.users and not self.allocation.whole.close():
-            return False
-        if self.taken_from is not None:
-            table, name = self.taken_from
-            table.give_back(*name)
-            self.taken_from = None
-        return True
+        return self.allocation is None or self.allocation.users > 0 or self.allocation.whole.close()
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
         """Return what a route needs to reach the memory: a mapping, the memory itself, or the keys of both sides."""

@@ -279,9 +279,13 @@ class LaneSetup:
             invited = [self._core.listeners.invite() for _ in range(self._sockets())]
             self._channel.post(wire.LaneInvite(number=lane.number, tokens=[token for token, _ in invited]))
             futures = [future for _, future in invited]
-            self._beside(lane, self._take_sockets, invited)
-            assert lane.task is not None
-            lane.task.add_done_callback(lambda _: _withdraw(futures))
+            try:
+                self._beside(lane, self._take_sockets, invited)
+                assert lane.task is not None
+                lane.task.add_done_callback(lambda _: _withdraw(futures))
+            except MemoryError:  # a socket that comes all the same would belong to nobody
+                _withdraw(futures)
+                raise
 
     def _sockets(self) -> int:
         """Return the sockets of a tcp lane: one of its own, and one for each flow if there are several."""

@@ -39,6 +39,9 @@ class Grantor(Protocol):
     def take(self, link: Link, provider: str, share: Share) -> Import | None:
         """Import a share; return None if its owner has to be asked. Any thread may call this."""
 
+    def give_back(self, link: Link, key: tuple[str, int]) -> None:
+        """Give a share back of which no import is left here; does nothing if it was not taken."""
+
 
 class LanePath(NamedTuple):
     """Describes the path of operations that take the lane for messages, such as ``send``."""

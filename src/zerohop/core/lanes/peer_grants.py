@@ -12,6 +12,7 @@ from zerohop._native import NativeError
 from zerohop.config.providers import P2P, SHM
 from zerohop.core.control.auth import grant_key
 from zerohop.core.lanes.imported import Import
+from zerohop.core.memory.rights import RIGHTS
 
 if TYPE_CHECKING:
     from zerohop._native import Grants
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from zerohop.core.memory.remote_buffer import Share
 
 _WRITE: Final = 2
+# Memories of the owner for which the allocation here is remembered.
+_MAX_FOUND: Final = 1024
 
 
 class PeerGrants:
@@ -28,6 +31,8 @@ class PeerGrants:
     def __init__(self, table: Grants, most: int) -> None:
         self._table = table
         self._most = most
+        # What is taken, by provider and share, as the table names it. Held under the link's lock of imports.
+        self._taken: dict[tuple[str, int], tuple[int, bytes, bool]] = {}
         # The number of the allocation in which a share was found last, by provider and by what else decides.
         self._found: dict[tuple[str, int, bool], int] = {}
 
@@ -35,36 +40,38 @@ class PeerGrants:
         """Import a share; return None if its owner has to be asked."""
         if provider not in (SHM, P2P):
             return None
+        key = provider, share.share_id
         # The owner may ask for the share as soon as it is taken, and must then find the import.
         with link.imports_lock:
-            key = provider, share.share_id
             if key in link.imports:
                 return link.imports[key]
-            if link.lost is not None or link.closing is not None or len(link.imports) >= self._most:
+            full = len(link.imports) >= self._most
+            if full or link.lost is not None or link.closing is not None or key in self._taken:
                 return None
-            name = share.share_id, grant_key(share.capability), provider == P2P
+            # First, because a signal's handler may cut the rest short: what is noted is given back when its owner asks.
+            name = self._taken[key] = share.share_id, grant_key(share.capability), provider == P2P
             granted = self._table.take(*name)
-            if granted is None:
-                return None
-            imported = None
-            try:
-                imported = self._import(link, provider, share, *granted)
-                if imported is not None:
-                    imported.taken_from = self._table, name
-                    link.imports[key] = imported
-            finally:  # whatever has failed, such as for lack of memory: the owner would wait for it
-                if link.imports.get(key) is not imported or imported is None:
-                    if imported is not None:
-                        imported.close()
-                    self._table.give_back(*name)
+            imported = None if granted is None else self._import(link, provider, share, *granted)
+            if imported is None:
+                self.give_back(link, key)
+            else:
+                link.imports[key] = imported
             return imported
+
+    def give_back(self, link: Link, key: tuple[str, int]) -> None:
+        """Give a share back of which no import is left here; does nothing if it was not taken."""
+        with link.imports_lock:
+            name = self._taken.get(key)
+            if name is not None:
+                self._table.give_back(*name)
+                del self._taken[key]
 
     def _import(
         self, link: Link, provider: str, share: Share, extent: int, address: int, nbytes: int, rights: int
     ) -> Import | None:
         writable = bool(rights & _WRITE)
         allocation = self._allocation(link, (provider, extent, writable), address, nbytes)
-        if allocation is None:
+        if allocation is None or rights not in RIGHTS.values():
             return None
         with allocation.lock:
             if not allocation.users:  # it is being given back
@@ -81,6 +88,8 @@ class PeerGrants:
             return known
         for allocation in list(link.allocations.values()):
             if allocation.contains(*place, address, nbytes):
+                if len(self._found) >= _MAX_FOUND:
+                    self._found.clear()
                 self._found[place] = allocation.number
                 return allocation
         self._found.pop(place, None)

@@ -74,12 +74,13 @@ class Revocation(Importers):
         asked: defaultdict[tuple[Peer, str], list[int]] = defaultdict(list)
         with self._lock:
             for share in shares:
-                self._shares.pop(share.share_id, None)
+                # In this order: whatever a signal's handler cuts short, the share is in a table with all of its importers.
                 self._granted.revoke(share)
                 if share.importers:
                     self._leaving[share.share_id] = share
                     for importer in share.importers:
                         asked[importer].append(share.share_id)
+                self._shares.pop(share.share_id, None)
         for (peer, provider), share_ids in asked.items():
             peer.ask_back(provider, share_ids)
         if grace_s:

@@ -170,8 +170,8 @@ class Exports:
                 return self._refuse_importer(request, wanted, *self._outcome(error))
             if fd < 0:
                 return self._refuse_importer(request, wanted, Status.UNSUPPORTED, Reason.NONE)
-            given = self._note(key, extent.address, extent.nbytes)
             try:
+                given = self._note(key, extent.address, extent.nbytes)
                 where = extent.number, extent.address, extent.fd_offset
                 place = given.number, request.provider, extent.nbytes, writable, *where
                 self._post(wire.Allocation(*place, nfds=1), [fd])
@@ -240,7 +240,8 @@ class Exports:
 
     def _begin_granting(self) -> None:
         """Let the peer take further shares without asking, where it has the memory that they lie in."""
-        begun = self._core.shares.begin_granting(self._link)
+        leaving = self._link.closing is not None
+        begun = None if leaving else self._core.shares.begin_granting(self._link)
         if begun is None:
             return
         table, shares = begun

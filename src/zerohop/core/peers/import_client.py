@@ -151,7 +151,7 @@ class Imports:
             self._link.grants = PeerGrants(Grants(fds[0]), _MAX_IMPORTS) if fds else None
         except NativeError as error:
             if error.args[0] == Status.PROTOCOL.value:
-                raise
+                raise ProtocolError(f"malformed: {error.args[2]}") from None
             # Without memory or numbers of this process for the table, the owner is asked for each share.
 
     def on_import_reply(self, reply: wire.ImportReply) -> None:
@@ -344,11 +344,15 @@ class Imports:
             self.releases.release(key, imported)
             return True
         with link.imports_lock:
-            other = link.imports.pop(key, None)
-            link.imports[key] = imported
-        if other is not None:
-            # Another import of the share, for other NICs, was asked for at the same time, or the share was taken.
+            other = link.imports.get(key)
+            if other is None or provider == VERBS:
+                link.imports[key] = imported
+        if other is not None and provider == VERBS:
+            # Another import of the share, for other NICs, was asked for at the same time.
             unmap(self._core, other)
+        elif other is not None:
+            # Another thread has taken the share meanwhile.
+            self.releases.drop(imported)
         link.unreachable.record_success((*key, rails))
         self._drop_old_imports()
         return True

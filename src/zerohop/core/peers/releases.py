@@ -90,9 +90,23 @@ class Releases:
         await drained(imported)
 
     def _ended(self, key: ShareKey, imported: Import) -> None:
+        self._forget_if_unused(imported)
+        self._tell_if_due(key)
+
+    def drop(self, imported: Import) -> None:
+        """Drop an import that nothing uses, because there is another one of the same share."""
+        if imported.close():
+            self._forget_if_unused(imported)
+        else:
+            self._link.start(self._drop_import, imported)
+
+    async def _drop_import(self, imported: Import) -> None:
+        await drained(imported)
+        self._forget_if_unused(imported)
+
+    def _forget_if_unused(self, imported: Import) -> None:
         if imported.allocation is not None:
             self._forget_unused(imported.allocation)
-        self._tell_if_due(key)
 
     def drop_unclaimed(self, number: int, future: asyncio.Future[Allocation]) -> None:
         """Give back an allocation that no share was given of, or that could not be mapped here."""
@@ -122,6 +136,8 @@ class Releases:
 
     def _tell_if_due(self, key: ShareKey) -> None:
         if key in self.owed and key not in self.leaving and key not in self._asking:
+            if self._link.grants is not None:
+                self._link.grants.give_back(self._link, key)
             self.owed.remove(key)
             self._released.setdefault(key[0], []).append(key[1])
             self._tell_soon()
