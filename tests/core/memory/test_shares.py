@@ -222,7 +222,7 @@ def test_an_end_that_crosses_a_take(context: zh.Context) -> None:
 def test_a_destructor_in_the_middle(context: zh.Context, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """Garbage is collected while the tables are gone through, and takes other shares out of them."""
     shares, importer = context._core.shares, Importer("taker")
-    memory, share = shared(context, np.zeros(64, np.uint8))
+    _memory, share = shared(context, np.zeros(64, np.uint8))
     _take(shares, importer, share)
     others = [context.register(np.zeros(64, np.uint8)) for _ in range(10)]
     for other in others:

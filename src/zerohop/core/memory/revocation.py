@@ -74,7 +74,7 @@ class Revocation(Importers):
         asked: defaultdict[tuple[Peer, str], list[int]] = defaultdict(list)
         with self._lock:
             for share in shares:
-                # In this order: whatever a signal's handler cuts short, the share is in a table with all of its importers.
+                # In this order: wherever a signal's handler cuts it short, the share is in a table with its importers.
                 self._granted.revoke(share)
                 if share.importers:
                     self._leaving[share.share_id] = share
