@@ -19,6 +19,7 @@ from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
 from zerohop.core.control.descriptors import close_all
 from zerohop.core.memory.remote_buffer import share_of
+from zerohop.core.peers.granting import grant_further
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.peers.releases import in_parts
 from zerohop.core.runtime.devices import HOST
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 _WRITE: Final = 2
 # Requests of one peer that may wait for a driver or a NIC. A peer sends one for each provider and choice of NICs.
 _MAX_REQUESTS: Final = 1024
-# Shares that are granted in one turn of the loop.
-_GRANTED_AT_ONCE: Final = 512
 
 # The result of Engine.export_share.
 _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
@@ -233,31 +232,10 @@ class Exports:
         self._last_number += 1
         given = _Given(start, start + nbytes, self._last_number)
         if self._last_number == 1:
-            self._begin_granting()
+            grant_further(self._core, self._link, self._channel)
         bisect.insort(self._given.setdefault(key, []), given)
         self._keys[given.number] = key
         return given
-
-    def _begin_granting(self) -> None:
-        """Let the peer take further shares without asking, where it has the memory that they lie in."""
-        leaving = self._link.closing is not None
-        begun = None if leaving else self._core.shares.begin_granting(self._link)
-        if begun is None:
-            return
-        table, shares = begun
-        try:
-            self._channel.post(wire.GrantTable(nfds=1), [table.fd])
-        except OSError:  # no number is left for a copy of the descriptor: the peer asks for each share
-            self._core.shares.stop_granting(self._link)
-            return
-        finally:
-            table.close_fd()
-        self._link.start(self._grant, shares)
-
-    async def _grant(self, shares: list[LocalShare]) -> None:
-        for start in range(0, len(shares), _GRANTED_AT_ONCE):
-            self._core.shares.grant(self._link, shares[start : start + _GRANTED_AT_ONCE])
-            await asyncio.sleep(0)  # there may be very many, and others wait for this thread
 
     async def _give_keys(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
         """Register memory with each NIC at which the peer's lane ends, unless that was done before."""
