@@ -13,6 +13,7 @@ from zerohop._native import Grants
 from zerohop.config.providers import SHM
 from zerohop.core.control import wire
 from zerohop.core.control.auth import grant_key
+from zerohop.core.lanes import peer_grants
 from zerohop.core.lanes.imported import Allocation
 from zerohop.core.lanes.peer_grants import PeerGrants
 
@@ -111,6 +112,38 @@ def test_a_link_that_ends(state: str) -> None:
     setattr(link, state, RuntimeError())
     assert link.take() is None
     assert not link.has()
+
+
+def test_an_earlier_import_that_ends_later() -> None:
+    """It gives nothing back that is in use by a later one."""
+    link = Link()
+    link.grant()
+    imported = link.take()
+    link.give_back()
+    assert link.imports == {KEY: imported}
+    assert link.has()
+    del link.imports[KEY]
+    link.give_back()
+    assert not link.has()
+
+
+@pytest.mark.parametrize("where", ["grant_key", "Import"])
+def test_a_handler_that_wants_the_same_share(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It runs in the middle of another call, and asks the owner; what is in use is counted."""
+    link = Link()
+    link.grant()
+    real, inner = getattr(peer_grants, where), []
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        inner.append(link.take())
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(peer_grants, where, interrupted)
+    imported = link.take()
+    assert inner == [None]
+    assert link.imports == {KEY: imported}
+    assert link.has()
 
 
 def test_what_a_signal_cuts_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ class PeerGrants:
     def __init__(self, table: Grants, most: int) -> None:
         self._table = table
         self._most = most
+        # Whether a thread is taking a share: a signal's handler, or a destructor, may want one in the middle of that.
+        self._inside = False
         # What is taken, by provider and share, as the table names it. Held under the link's lock of imports.
         self._taken: dict[tuple[str, int], tuple[int, bytes, bool]] = {}
         # The number of the allocation in which a share was found last, by provider and by what else decides.
@@ -46,25 +48,37 @@ class PeerGrants:
             if key in link.imports:
                 return link.imports[key]
             full = len(link.imports) >= self._most
-            if full or link.lost is not None or link.closing is not None or key in self._taken:
+            if self._inside or full or link.lost is not None or link.closing is not None or key in self._taken:
                 return None
-            # First, because a signal's handler may cut the rest short: what is noted is given back when its owner asks.
-            name = self._taken[key] = share.share_id, grant_key(share.capability), provider == P2P
-            granted = self._table.take(*name)
-            imported = None if granted is None else self._import(link, provider, share, *granted)
-            if imported is None:
-                self.give_back(link, key)
-            else:
-                link.imports[key] = imported
-            return imported
+            self._inside = True
+            try:
+                return self._take(link, provider, share, key)
+            finally:
+                self._inside = False
 
     def give_back(self, link: Link, key: tuple[str, int]) -> None:
-        """Give a share back of which no import is left here; does nothing if it was not taken."""
+        """Give a share back of which no import is left here; does nothing if there is one, or if it was not taken."""
         with link.imports_lock:
-            name = self._taken.get(key)
+            # An earlier import may end while a later one was taken.
+            name = None if key in link.imports else self._taken.get(key)
             if name is not None:
                 self._table.give_back(*name)
                 del self._taken[key]
+
+    def _take(self, link: Link, provider: str, share: Share, key: tuple[str, int]) -> Import | None:
+        name = share.share_id, grant_key(share.capability), provider == P2P
+        # First, because a signal's handler may cut the rest short: what is noted is given back when its owner asks.
+        self._taken[key] = name
+        granted = self._table.take(*name)
+        if granted is None:
+            del self._taken[key]
+            return None
+        imported = self._import(link, provider, share, *granted)
+        if imported is None:
+            self.give_back(link, key)
+        else:
+            link.imports[key] = imported
+        return imported
 
     def _import(
         self, link: Link, provider: str, share: Share, extent: int, address: int, nbytes: int, rights: int
