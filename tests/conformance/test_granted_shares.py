@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,8 @@ from support.patience import PATIENCE_S
 from support.streams import Stream
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.control import wire
+from zerohop.core.lanes import peer_grants
+from zerohop.core.lanes.imported import Import
 from zerohop.core.memory import granted
 
 if TYPE_CHECKING:
@@ -226,6 +228,29 @@ def test_taken_while_it_is_asked_for(both: Both, revoked: str) -> None:
     both.write(both.share(2))
     with pytest.raises(zh.AccessDenied, match="revoked"):
         both.write(handle)
+
+
+@pytest.mark.parametrize("then", ["revoked", "closed by the peer", "closed by the owner"])
+def test_uses_that_a_signal_cuts_short(both: Both, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    """Nothing of them stays: no mapping here, and nobody that the owner waits for."""
+    handle = both.share(1)
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        Import(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(peer_grants, "Import", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        both.write(handle)
+    monkeypatch.undo()
+    link = both.peer._core.connected[both.owner.id]
+    if then == "closed by the peer":
+        both.peer.connections[0].close()
+    elif then == "closed by the owner":
+        both.owner.connections[0].close()
+    both.owned.memory.revoke(timeout=PATIENCE_S)
+    assert not link.allocations
+    both.write(both.share(2))
 
 
 def test_without_a_table(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

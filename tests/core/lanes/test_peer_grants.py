@@ -14,7 +14,7 @@ from zerohop.config.providers import SHM
 from zerohop.core.control import wire
 from zerohop.core.control.auth import grant_key
 from zerohop.core.lanes import peer_grants
-from zerohop.core.lanes.imported import Allocation
+from zerohop.core.lanes.imported import Allocation, Import
 from zerohop.core.lanes.peer_grants import PeerGrants
 
 EXTENT, START, NBYTES = 5, 0x10000, 4096
@@ -22,12 +22,19 @@ SHARE: Any = SimpleNamespace(share_id=3 << 32 | 1, capability=bytes(range(16)))
 KEY = (SHM, SHARE.share_id)
 
 
+class Part(tuple[int, int, bool]):
+    __slots__ = ()
+
+    def close(self) -> bool:
+        return True
+
+
 class Mapping:
     nbytes = NBYTES
 
-    def part(self, offset: int, nbytes: int, writable: bool) -> tuple[int, int, bool]:
+    def part(self, offset: int, nbytes: int, writable: bool) -> Part:
         assert 0 <= offset <= offset + nbytes <= NBYTES
-        return offset, nbytes, writable
+        return Part((offset, nbytes, writable))
 
 
 class Link:
@@ -38,7 +45,8 @@ class Link:
         whole: Any = Mapping()
         message = wire.Allocation(1, SHM, NBYTES, writable=True, extent=EXTENT, address=START)
         self.allocation = Allocation(message, whole)
-        self.allocation.users = 1
+        other: Any = object()
+        self.allocation.imports.add(other)
         self.imports: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self.allocations = {1: self.allocation}
         self.imports_lock = threading.RLock()
@@ -52,9 +60,9 @@ class Link:
         link: Any = self
         return self.grants.take(link, SHM, SHARE)
 
-    def give_back(self) -> None:
+    def give_back(self) -> Any:
         link: Any = self
-        self.grants.give_back(link, KEY)
+        return self.grants.give_back(link, KEY)
 
     def has(self) -> bool:
         """Revoke the share; tell whether the owner counts the link as one that has it."""
@@ -100,7 +108,7 @@ def test_a_table_that_lies(lie: dict[str, int]) -> None:
 def test_an_allocation_that_is_being_given_back() -> None:
     link = Link()
     link.grant()
-    link.allocation.users = 0
+    link.allocation.imports.clear()
     assert link.take() is None
     assert not link.has()
 
@@ -122,7 +130,7 @@ def test_an_earlier_import_that_ends_later() -> None:
     link.give_back()
     assert link.imports == {KEY: imported}
     assert link.has()
-    del link.imports[KEY]
+    assert link.imports.pop(KEY).close()
     link.give_back()
     assert not link.has()
 
@@ -146,20 +154,31 @@ def test_a_handler_that_wants_the_same_share(monkeypatch: pytest.MonkeyPatch, wh
     assert link.has()
 
 
-def test_what_a_signal_cuts_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for from then on, and given back when its owner asks for it."""
+@pytest.mark.parametrize("where", ["before the import", "after the import"])
+def test_what_a_signal_cuts_short(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The share is asked for from then on, and given back when its owner asks for it, with what was made of it."""
     link = Link()
     link.grant()
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        if where == "after the import":
+            Import(*arguments, **named)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(link.grants, "_import", interrupted)
+    monkeypatch.setattr(peer_grants, "Import", interrupted)
     with pytest.raises(KeyboardInterrupt):
         link.take()
     monkeypatch.undo()
     assert link.take() is None
     assert link.has()
-    link.give_back()
+    any_link: Any = link
+    assert link.grants.cut_short(any_link) == [KEY]
+    imported = link.give_back()
+    assert (imported is None) == (where == "before the import")
+    if imported is not None:
+        assert link.has()
+        assert imported.close()
+        assert link.give_back() is None
+    assert link.allocation.users == 1
     assert not link.has()
-    link.give_back()
+    assert link.grants.cut_short(any_link) == []

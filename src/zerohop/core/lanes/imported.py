@@ -23,20 +23,20 @@ class Allocation:
     """Holds an allocation of the peer, mapped here or reached by devices here, for as long as imports use it.
 
     ``whole`` is the mapping, or the memory that devices here reach. ``address`` is the owner's, and ``extent`` the
-    owner's number of the memory that it is, or is a part of. ``lock`` is that of ``users``. ``links`` has the hardware
-    link that devices use, by the device number of the memory here, once that was tried.
+    owner's number of the memory that it is, or is a part of. ``lock`` is held while ``imports`` changes. ``links`` has
+    the hardware link that devices use, by the device number of the memory here, once that was tried.
     """
 
     __slots__ = (
         "address",
         "device",
         "extent",
+        "imports",
         "links",
         "lock",
         "number",
         "provider",
         "ready",
-        "users",
         "whole",
         "writable",
     )
@@ -54,8 +54,13 @@ class Allocation:
         self.links: dict[int, str] = {}
         # Registrations of memory here that devices can copy to and from the peer's memory.
         self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
-        # Number of imports that are not closed yet.
-        self.users = 0
+        # Imports that are not closed yet.
+        self.imports: set[Import] = set()
+
+    @property
+    def users(self) -> int:
+        """Return the number of imports that are not closed yet."""
+        return len(self.imports)
 
     def contains(self, provider: str, extent: int, writable: bool, address: int, nbytes: int) -> bool:
         """Tell whether a share of the owner lies in it. Files come twice: for writers, and for readers."""
@@ -65,6 +70,16 @@ class Allocation:
             and self.address <= address
             and address + nbytes <= self.address + self.whole.nbytes
         )
+
+
+class Taking:
+    """Notes that a share of the peer is taken without asking: its name in the table of grants, and its import."""
+
+    __slots__ = ("imported", "name")
+
+    def __init__(self, name: tuple[int, bytes, bool]) -> None:
+        self.name = name
+        self.imported: Import | None = None
 
 
 class Kept:
@@ -110,6 +125,7 @@ class Import:
         rails: tuple[int, ...] = (),
         how: str = "",
         allocation: Allocation | None = None,
+        taking: Taking | None = None,
     ) -> None:
         self.access = access
         self.capability = capability
@@ -125,9 +141,12 @@ class Import:
         self.closed = False
         # Whether `access` is closed.
         self._left = False
+        # In this order: what a signal's handler cuts short is known to who takes the share, and counts once at most.
+        if taking is not None:
+            taking.imported = self
         if allocation is not None:
             with allocation.lock:
-                allocation.users += 1
+                allocation.imports.add(self)
 
     def close(self) -> bool:
         """Refuse new operations and release the memory, with the last import of an allocation that allocation, too.
@@ -144,7 +163,7 @@ class Import:
             self._left = True
             if self.allocation is not None:
                 with self.allocation.lock:
-                    self.allocation.users -= 1
+                    self.allocation.imports.discard(self)
         return self.allocation is None or self.allocation.users > 0 or self.allocation.whole.close()
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:

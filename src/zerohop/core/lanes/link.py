@@ -39,8 +39,14 @@ class Grantor(Protocol):
     def take(self, link: Link, provider: str, share: Share) -> Import | None:
         """Import a share; return None if its owner has to be asked. Any thread may call this."""
 
-    def give_back(self, link: Link, key: tuple[str, int]) -> None:
-        """Give a share back of which no import is left here; does nothing if it was not taken."""
+    def cut_short(self, link: Link) -> list[tuple[str, int]]:
+        """Return what was taken and is in no import: a signal's handler has cut that short, or its import ends."""
+
+    def give_back(self, link: Link, key: tuple[str, int]) -> Import | None:
+        """Give a share back of which no import is left here; do nothing if there is one, or if it was not taken.
+
+        Return an import that a signal's handler has cut short: give the share back once that is released.
+        """
 
 
 class LanePath(NamedTuple):

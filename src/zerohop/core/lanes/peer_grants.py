@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import NativeError
 from zerohop.config.providers import P2P, SHM
 from zerohop.core.control.auth import grant_key
-from zerohop.core.lanes.imported import Import
+from zerohop.core.lanes.imported import Import, Taking
 from zerohop.core.memory.rights import RIGHTS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PeerGrants:
         # Whether a thread is taking a share: a signal's handler, or a destructor, may want one in the middle of that.
         self._inside = False
         # What is taken, by provider and share, as the table names it. Held under the link's lock of imports.
-        self._taken: dict[tuple[str, int], tuple[int, bytes, bool]] = {}
+        self._taken: dict[tuple[str, int], Taking] = {}
         # The number of the allocation in which a share was found last, by provider and by what else decides.
         self._found: dict[tuple[str, int, bool], int] = {}
 
@@ -56,24 +56,36 @@ class PeerGrants:
             finally:
                 self._inside = False
 
-    def give_back(self, link: Link, key: tuple[str, int]) -> None:
-        """Give a share back of which no import is left here; does nothing if there is one, or if it was not taken."""
+    def cut_short(self, link: Link) -> list[tuple[str, int]]:
+        """Return what was taken and is in no import: a signal's handler has cut that short, or its import ends."""
+        with link.imports_lock:
+            return [key for key in self._taken if key not in link.imports]
+
+    def give_back(self, link: Link, key: tuple[str, int]) -> Import | None:
+        """Give a share back of which no import is left here; do nothing if there is one, or if it was not taken.
+
+        Return an import that a signal's handler has cut short: give the share back once that is released.
+        """
         with link.imports_lock:
             # An earlier import may end while a later one was taken.
-            name = None if key in link.imports else self._taken.get(key)
-            if name is not None:
-                self._table.give_back(*name)
-                del self._taken[key]
+            taking = None if key in link.imports else self._taken.get(key)
+            if taking is None:
+                return None
+            if taking.imported is not None and not taking.imported.closed:
+                return taking.imported
+            self._table.give_back(*taking.name)
+            del self._taken[key]
+            return None
 
     def _take(self, link: Link, provider: str, share: Share, key: tuple[str, int]) -> Import | None:
         name = share.share_id, grant_key(share.capability), provider == P2P
         # First, because a signal's handler may cut the rest short: what is noted is given back when its owner asks.
-        self._taken[key] = name
+        taking = self._taken[key] = Taking(name)
         granted = self._table.take(*name)
         if granted is None:
             del self._taken[key]
             return None
-        imported = self._import(link, provider, share, *granted)
+        imported = self._import(link, provider, share, taking, *granted)
         if imported is None:
             self.give_back(link, key)
         else:
@@ -81,20 +93,28 @@ class PeerGrants:
         return imported
 
     def _import(
-        self, link: Link, provider: str, share: Share, extent: int, address: int, nbytes: int, rights: int
+        self,
+        link: Link,
+        provider: str,
+        share: Share,
+        taking: Taking,
+        extent: int,
+        address: int,
+        nbytes: int,
+        rights: int,
     ) -> Import | None:
         writable = bool(rights & _WRITE)
         allocation = self._allocation(link, (provider, extent, writable), address, nbytes)
         if allocation is None or rights not in RIGHTS.values():
             return None
         with allocation.lock:
-            if not allocation.users:  # it is being given back
+            if not allocation.imports:  # it is being given back
                 return None
             try:
                 part = allocation.whole.part(address - allocation.address, nbytes, writable)
             except NativeError:  # the answer to a question says what is wrong with it
                 return None
-            return Import(part, share.capability, nbytes, rights, allocation=allocation)
+            return Import(part, share.capability, nbytes, rights, allocation=allocation, taking=taking)
 
     def _allocation(self, link: Link, place: tuple[str, int, bool], address: int, nbytes: int) -> Allocation | None:
         known = link.allocations.get(self._found.get(place, 0))

@@ -196,6 +196,7 @@ class Imports:
                 imports.clear()
             for key, imported in left:
                 self.releases.release(key, imported)
+            self.releases.give_back_cut_short()
             under_way = {*self.releases.leaving.values(), *self._asking_tasks.values()}
             left_s = limit - loop.time()
             if not under_way or left_s <= 0:

@@ -55,6 +55,12 @@ class Releases:
                 self.owed.add(key)
                 self._tell_if_due(key)
 
+    def give_back_cut_short(self) -> None:
+        """Give back what a signal's handler has kept from becoming an import."""
+        for key in [] if self._link.grants is None else self._link.grants.cut_short(self._link):
+            self.owed.add(key)
+            self._tell_if_due(key)
+
     def asking(self, key: ShareKey) -> None:
         """Note that the owner is asked for a share; call ``asked`` once it has answered."""
         self._asking[key] += 1
@@ -136,8 +142,10 @@ class Releases:
 
     def _tell_if_due(self, key: ShareKey) -> None:
         if key in self.owed and key not in self.leaving and key not in self._asking:
-            if self._link.grants is not None:
-                self._link.grants.give_back(self._link, key)
+            cut_short = None if self._link.grants is None else self._link.grants.give_back(self._link, key)
+            if cut_short is not None:
+                self.release(key, cut_short)
+                return
             self.owed.remove(key)
             self._released.setdefault(key[0], []).append(key[1])
             self._tell_soon()
