@@ -5,6 +5,7 @@ Both Contexts are in this process: the control thread of the owner stands still 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
@@ -251,6 +252,22 @@ def test_uses_that_a_signal_cuts_short(both: Both, monkeypatch: pytest.MonkeyPat
     both.owned.memory.revoke(timeout=PATIENCE_S)
     assert not link.allocations
     both.write(both.share(2))
+
+
+def test_taken_just_before_it_is_asked_for(both: Both, heard: Heard) -> None:
+    """A use that saw no import does not replace the one that another thread has made since."""
+    handle = both.share(1)
+    both.write(handle)
+    link = both.peer._core.connected[both.owner.id]
+    imports = dict(link.imports)
+    session = link.session
+    assert session is not None
+    done = asyncio.run_coroutine_threadsafe(
+        session.prepare(both.mine.memory._registration, handle._share), both.peer._core.control.loop
+    )
+    done.result(PATIENCE_S)
+    assert dict(link.imports) == imports
+    assert not of(wire.ImportRequest, heard.sent)
 
 
 def test_without_a_table(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

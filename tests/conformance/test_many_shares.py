@@ -279,6 +279,18 @@ class TestTakenBack:
         both.close()
 
 
+@pytest.mark.parametrize(("provider", "kind"), WAYS)
+def test_the_newest_import_stays(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, provider: str, kind: Kind
+) -> None:
+    """Also where there are very many allocations, and hardly any imports that could be given back in its place."""
+    monkeypatch.setattr(import_client, "_MAX_ALLOCATIONS", 0)
+    both = _Both(open_context, provider, kind, 2)
+    for page in range(2):
+        both.here.write(both.mine.memory[:PAGE], both.share(page)).result(PATIENCE_S)
+    both.close()
+
+
 def test_memory_of_other_allocations_has_mappings_of_its_own(open_context: OpenContext, heard: Heard) -> None:
     options = Options(providers=("shm",), sim_devices=0)
     here, there = open_context(options), open_context(options)

@@ -277,9 +277,9 @@ class LaneSetup:
         lane.inviting = not dialled_listens if self._initiator else dialled_listens
         if lane.inviting:
             invited = [self._core.listeners.invite() for _ in range(self._sockets())]
-            self._channel.post(wire.LaneInvite(number=lane.number, tokens=[token for token, _ in invited]))
             futures = [future for _, future in invited]
             try:
+                self._channel.post(wire.LaneInvite(number=lane.number, tokens=[token for token, _ in invited]))
                 self._beside(lane, self._take_sockets, invited)
                 assert lane.task is not None
                 lane.task.add_done_callback(lambda _: _withdraw(futures))

@@ -355,7 +355,7 @@ class Imports:
             # Another thread has taken the share meanwhile.
             self.releases.drop(imported)
         link.unreachable.record_success((*key, rails))
-        self._drop_old_imports()
+        self._drop_old_imports(key)
         return True
 
     def _with_keys(self, share: Share, rails: tuple[int, ...], answer: wire.Imported) -> Import:
@@ -370,15 +370,15 @@ class Imports:
         part = allocation.whole.part(answer.offset, answer.nbytes, bool(answer.rights & _WRITE))
         return Import(part, share.capability, answer.nbytes, answer.rights, allocation=allocation)
 
-    def _drop_old_imports(self) -> None:
-        """Give back old imports that nothing uses if there are very many."""
+    def _drop_old_imports(self, newest: tuple[str, int]) -> None:
+        """Give back old imports that nothing uses if there are very many, and not the newest, which is used next."""
         link = self._link
         if len(link.imports) <= _MAX_IMPORTS and len(link.allocations) <= _MAX_ALLOCATIONS:
             return
         unused = []
         with link.imports_lock:
             for key in list(itertools.islice(link.imports, _OLDEST)):
-                if link.imports[key].routes or link.imports[key].keepers:
+                if key == newest or link.imports[key].routes or link.imports[key].keepers:
                     link.imports.move_to_end(key)
                 else:
                     unused.append((key, link.imports.pop(key)))

@@ -232,7 +232,7 @@ class Session:
                 await self._register(registration, lane)
             elif explanation.form == PEER and imported is not None and not is_ready(imported, registration):
                 await self._imports.make_ready(imported, share, registration)
-            else:
+            elif imported is None or imported.rails != lane.rails:  # else another thread has just taken the share
                 await self._imports.ask(share, explanation.provider, lane.rails)
 
     def begin_import(self, share: Share, registration: Registration) -> asyncio.Future[None] | None:
