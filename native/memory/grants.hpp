@@ -28,7 +28,8 @@ struct Granted {
     uint64_t rights = 0;
 };
 
-// The two secrets, neither of which may be 0: `open` is public, `taken` is known to who has the capability.
+// The two secrets, neither of which may be 0. Everybody who maps the table sees `open`; both sides make `taken` of the
+// capability.
 struct GrantKey {
     uint64_t open = 0;
     uint64_t taken = 0;
