@@ -18,5 +18,5 @@ def oldest(table: Iterable[_Key], most: int) -> list[_Key]:
     """
     try:
         return list(itertools.islice(table, most))
-    except RuntimeError:  # "dictionary changed size during iteration": the thread that adds the next key looks again
+    except RuntimeError:  # "dictionary changed size during iteration": the next thread that adds a key looks again
         return []

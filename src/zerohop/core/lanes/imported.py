@@ -141,7 +141,7 @@ class Import:
         self.closed = False
         # Whether `access` is closed.
         self._left = False
-        # In this order: a signal's handler may cut this short, and the import must be known then, and count once at most.
+        # In this order: a signal's handler may cut this short; the import must be known then, and count once at most.
         if taking is not None:
             taking.imported = self
         if allocation is not None:
