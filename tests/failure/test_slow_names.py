@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,30 @@ def test_slow_names_make_room(
     assert len(name_server.asked) == len(set(name_server.asked)) <= 6
     for each in slow:
         each.cancel()
+
+
+def test_a_context_that_closes_meanwhile(
+    open_context: OpenContext,
+    name_server: NameServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing more is looked up, and the log has no error of it."""
+    monkeypatch.setattr(name_lookup, "_MOST_AT_ONCE", 2)
+    context = open_context(Options())
+    dials = [
+        context.connect(f"zerohop://slow{number}.example.org:99/{number:032x}", timeout=PATIENCE_S)
+        for number in range(6)
+    ]
+    eventually(lambda: len(name_server.asked) == 2, "two are looked up")
+    context.close()
+    for each in dials:
+        with pytest.raises(zh.Closed):
+            each.result(PATIENCE_S)
+    del context, dials, each
+    gc.collect()
+    assert len(name_server.asked) == 2
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_waits_for_a_name(open_context: OpenContext, name_server: NameServer) -> None:

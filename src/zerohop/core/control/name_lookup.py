@@ -87,6 +87,9 @@ class NameLookup:
         timer = asyncio.get_running_loop().call_later(_LONG_S, self._make_room, lookup)
         try:
             lookup.found.set_result(await self._control.run_in_thread(_ask, lookup.host, None))
+        except asyncio.CancelledError:  # the control thread ends, and nothing begins any more
+            self._queue.clear()
+            raise
         except Exception as error:  # noqa: BLE001 - those who wait for it must get it
             lookup.found.set_exception(error)
         finally:
