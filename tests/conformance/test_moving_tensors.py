@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import pickle
-import signal
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ import pytest
 import zerohop as zh
 from support.patience import PATIENCE_S
 from support.pattern import expect_equal, pattern
+from support.peer import Peer
 from support.service import Service
 
 if TYPE_CHECKING:
@@ -221,13 +220,14 @@ def test_a_read_that_is_held_up_while_its_tensor_moves(world: World) -> None:
     tensor = torch.zeros(nbytes, dtype=torch.uint8)
     memory = world.here.register(tensor)
     world.here.read(target.handle[:64], memory[:64]).result(PATIENCE_S)
-    os.kill(world.there.identity.pid, signal.SIGSTOP)
+    assert isinstance(world.there, Peer)
+    world.there.stop()
     try:
         reading = world.here.read(target.handle, memory)
         tensor.share_memory_()
         other = np.zeros(nbytes, np.uint8)
     finally:
-        os.kill(world.there.identity.pid, signal.SIGCONT)
+        world.there.resume()
     with pytest.raises(zh.Closed, match="moved"):
         reading.result(PATIENCE_S)
     assert not other.any()
