@@ -88,7 +88,7 @@ std::optional<Granted> Grants::take(ShareId id, const GrantKey& key, size_t way)
         found.nbytes.load(std::memory_order_relaxed),
         found.rights.load(std::memory_order_relaxed),
     };
-    // What was read is this share's: while a state of the place is this key's, its owner writes nothing else there.
+    // The numbers belong to this share: while a state of the place is this key's, its owner writes no others there.
     uint64_t open = key.open;
     if (!found.states.at(way).compare_exchange_strong(open, key.taken, std::memory_order_acq_rel)) {
         return std::nullopt;

@@ -33,7 +33,7 @@ class PeerGrants:
         self._most = most
         # Whether a thread is taking a share: a signal's handler, or a destructor, may want one in the middle of that.
         self._inside = False
-        # What is taken, by provider and share, as the table names it. Held under the link's lock of imports.
+        # The shares that are taken, by provider and share. The link's lock of imports is held while they change.
         self._taken: dict[tuple[str, int], Taking] = {}
         # The number of the allocation in which a share was found last, by provider and by what else decides.
         self._found: dict[tuple[str, int, bool], int] = {}

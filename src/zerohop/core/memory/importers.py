@@ -40,7 +40,7 @@ class Importers:
         self._leaving: dict[int, LocalShare] = {}
         # Shares, withdrawn or not, to which the processes of lost peers may still write.
         self._lingering: dict[int, LocalShare] = {}
-        # What peers of this host may use without asking, and whether they do.
+        # The tables by which peers of this host use shares without asking.
         self._granted = Granted()
         self._closed = False
         # Processes whose end calls `sweep`.
