@@ -184,7 +184,8 @@ def test_one_more_import_while_an_earlier_one_ends(open_context: OpenContext) ->
     try:
         stream.stand_still()
         copy = both.peer.write(both.mine.memory, handle, stream=stream)
-        releases = link.session._imports.releases  # type: ignore[union-attr] - the link is up
+        session: Any = link.session
+        releases = session._imports.releases
         done = threading.Event()
 
         def give_back() -> None:
@@ -209,7 +210,8 @@ def test_taken_while_it_is_asked_for(both: Both, revoked: str) -> None:
     handle = both.share(1)
     link = both.peer._core.connected[both.owner.id]
     provider = "shm" if "shm" in both.peer._core.providers else "p2p"
-    imports = link.session._imports  # type: ignore[union-attr] - the link is up
+    session: Any = link.session
+    imports = session._imports
     asked = threading.Event()
 
     def ask() -> None:

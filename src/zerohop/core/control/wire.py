@@ -268,8 +268,8 @@ class Allocation(msgspec.Struct, tag="allocation"):
 
     ``number`` is the owner's, and never used twice in a Connection: the receiver keeps the memory until it says in
     Released that it does not. ``extent`` and ``address`` say where it lies at its owner, as shares in a GrantTable do.
-    ``offset`` and ``nbytes`` are those of a range of the descriptor's file. ``more`` tells that further pieces follow in
-    AllocationPart.
+    ``offset`` and ``nbytes`` are those of a range of the descriptor's file. ``more`` tells that further pieces follow
+    in AllocationPart.
     """
 
     number: U63
