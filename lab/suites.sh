@@ -23,9 +23,9 @@ report() { # NAME RC SECONDS LOG: what pytest and the benchmarks end with is the
     if [ "$2" = 0 ]; then
         echo "$1: ok, $3 s: $(tail -n 1 "$4")"
     else
-        echo "$1: failed ($2), $3 s: $(tail -n 1 "$4" 2>/dev/null)"
-        failed+=("$1")
         tail -n 60 "$4" >&2 || true
+        failed+=("$1: failed ($2), $3 s: $(tail -n 1 "$4" 2>/dev/null)")
+        say "${failed[-1]}"
     fi
 }
 
@@ -54,20 +54,25 @@ warm() {
         { tail -n 30 build/lab/collect.log >&2; exit 1; }
 }
 
-# Each writes what it found where --json says. The native part is built out here.
+# Each writes what it found where --json says. The native part is built out here. With ZEROHOP_TEST_SLICE=K/N one of the
+# four programs runs; 1/1: all.
 bench() { # PAIRS CONNECTIONS
-    local program out="\$ZEROHOP_LAB_OUT" commands=
+    local command out="\$ZEROHOP_LAB_OUT" commands slice=${ZEROHOP_TEST_SLICE-}
+    commands=("perftest.py --pairs $1" "python_writes.py --pairs $1" "instructions.py" "connections.py --count $2")
+    case $slice in
+    '' | */1) ;;
+    *) commands=("${commands[$((${slice%/*} % ${#commands[@]}))]}") ;;
+    esac
     { scripts/progress.sh build/lab/configure.log "configuring the lab's programs" \
         cmake -S . -B build/lab/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DZEROHOP_MODULES=OFF -DZEROHOP_LAB=ON \
         -DZEROHOP_LTO=ON &&
         scripts/progress.sh build/lab/native.log "building the lab's programs" cmake --build build/lab/native; } ||
-        { failed+=(bench); return; }
-    for program in perftest python_writes; do
-        commands+="$python bench/lab/$program.py --pairs $1 --json $out/$program.json; "
+        { failed+=("bench: its programs cannot be built"); return; }
+    local all="set -e"
+    for command in "${commands[@]}"; do
+        all+="; $python bench/lab/$command --json $out/${command%%.py*}.json"
     done
-    commands+="$python bench/lab/instructions.py --json $out/instructions.json; "
-    commands+="$python bench/lab/connections.py --count $2 --json $out/connections.json; "
-    suite bench 1500 "set -e; $commands"
+    suite bench 1500 "$all"
     cat build/lab/out/bench.log
 }
 
@@ -107,4 +112,4 @@ suite lab 900 $python scripts/run_tests.py --jobs 1 --hang 600 -m "not slow${ZER
 host_loss
 # Fewer than what is reported, to see that they work.
 bench 1 20
-[ ${#failed[@]} = 0 ] || { say "failed: ${failed[*]}"; exit 1; }
+[ ${#failed[@]} = 0 ] || { printf 'lab: %s\n' "${failed[@]}" >&2; exit 1; }

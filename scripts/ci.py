@@ -1,7 +1,8 @@
 """Runs all checks that must pass before a change goes in, from a clean checkout, with the README's make targets.
 
 Usage: ci.py [STEP…]. Needs apt and PyPI. Every step runs even if an earlier one failed. The end of the output is a
-table of the time of each step, the tests that passed only when run again (FLAKY), and the number of failed steps.
+table of the time of each step, the tests that passed only when run again (FLAKY), the last lines of each step that
+failed, and the number of failed steps.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ OUT = ROOT / "build" / "ci"
 FLAKY = OUT / "flaky"
 # The limit is for a step that hangs. It is some three times the step's duration on two quiet processors.
 _KILL_AFTER_S = 30
+_LAST_LINES = 12
 # Each run takes one part of the long checks, by chance: parts in turn could fall in step with the hours of the runs.
 SLICE = f"{random.randrange(16) + 1}/16"
 # Steps that repeat tests of `make test` in another setting take one of four parts.
@@ -68,24 +70,35 @@ class Running:
         environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(self.report), "ZEROHOP_TEST_FLAKY": str(FLAKY)}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log if step.beside else None,
-                stderr=subprocess.STDOUT if step.beside else None,
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
-    def finish(self) -> bool:
-        """Wait for its end, report it, and return whether it succeeded."""
-        status = self._process.wait()
-        self.seconds = time.monotonic() - self._began
+    def finish(self) -> None:
+        """Wait for its end while its output is shown, and report it."""
         if self.step.beside:
-            print(f"=== {self.step.name}\n{self._log.read_text(errors='replace')}", end="")
+            print(f"=== {self.step.name}", flush=True)
+        # The log is read as it grows. A pipe would stay open for as long as a process that the step left behind.
+        with self._log.open("rb") as log:
+            status = None
+            while status is None:
+                status = self._wait_a_moment()
+                sys.stdout.buffer.write(log.read())
+                sys.stdout.buffer.flush()
+        self.seconds = time.monotonic() - self._began
         outcome = "ok" if status == 0 else f"failed ({status})"
         print(f"=== {self.step.name}: {outcome} after {self.seconds:.0f} s", flush=True)
         self.ok = status == 0
-        return self.ok
+
+    def _wait_a_moment(self) -> int | None:
+        """Return the exit status, or None if the step still runs after half a second."""
+        try:
+            return self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def last_lines(self) -> str:
+        """Return the end of its output."""
+        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
 
     def tests(self) -> tuple[int, list[tuple[float, str]]]:
         """Return the number of passed tests, and the slowest five."""
@@ -132,6 +145,9 @@ def main() -> int:
     if FLAKY.exists():
         print("\nFLAKY: these failed and then passed alone. Find the cause, in the product before the test:")
         print(FLAKY.read_text(encoding="utf-8"), end="")
+    for running in ran:
+        if not running.ok:
+            print(f"\nthe last lines of {running.step.name}, which failed:\n{running.last_lines()}")
     failed = [running.step.name for running in ran if not running.ok]
     print(f"failed steps: {' '.join(failed)}" if failed else "")
     print(f"{len(ran) - len(failed)} passed, {len(failed)} failed")
