@@ -29,6 +29,7 @@ from zerohop.errors import (
     WouldBlock,
     ZerohopError,
 )
+from zerohop.group.group import Group
 from zerohop.transport.transport import Transport
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "DeviceFailed",
     "EndOfFile",
     "Explanation",
+    "Group",
     "LimitReached",
     "Memory",
     "Notification",

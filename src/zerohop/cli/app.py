@@ -146,6 +146,23 @@ def bench(
     sys.exit(run(request, json_to=json, plot_to=plot))
 
 
+# What follows the command's name is the command's own, also what begins with a dash.
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND...", help="A Python script, or any program, and its arguments.")
+    ],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, max=4096, help="How many processes.")],
+) -> None:
+    """Start a program several times on this host, as the ranks of a zerohop.Group: Group.from_env() finds the others.
+
+    When one of them fails, the others are ended, and its exit status is returned.
+    """
+    from zerohop.cli.run import run as start
+
+    sys.exit(start(command, ranks=ranks))
+
+
 @app.command()
 def serve(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder; no path of a client leads out of it.")],

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _PREFIX: Final = "ZEROHOP_"
-# Read by other parts than a Context: the log, the build, and the project's own tests.
-_OTHERS: Final = frozenset({"ZEROHOP_LOG", "ZEROHOP_WERROR"})
+# Read by other parts than a Context: the log, the build, a Group that `zerohop run` has started, and the project's own
+# tests.
+_OTHERS: Final = frozenset({"ZEROHOP_LOG", "ZEROHOP_WERROR", "ZEROHOP_RANK", "ZEROHOP_SIZE", "ZEROHOP_STORE"})
 _OTHER_PREFIXES: Final = ("ZEROHOP_TEST_", "ZEROHOP_LAB")
 # Variables that this process was warned of. A program may open many Contexts.
 _warned: Final[set[str]] = set()

@@ -45,6 +45,7 @@ from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.native_operation import InFlight, begun
 from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
+from zerohop.core.transfers.connection import Connection
 from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.message_lane import until_lane as until_messages
@@ -67,6 +68,7 @@ __all__ = [
     "Address",
     "After",
     "Closeable",
+    "Connection",
     "Context",
     "Explanation",
     "Face",

@@ -1,0 +1,6 @@
+"""Ranks of one program: how they find each other, whoever started them."""
+
+from zerohop.group.group import Group
+from zerohop.group.stores import FolderStore, Store
+
+__all__ = ["FolderStore", "Group", "Store"]

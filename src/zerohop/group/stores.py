@@ -1,0 +1,129 @@
+"""Declares what a store must have, and two stores: a folder, and values that all ranks have exchanged already."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+# A folder has no event to wait for if another host may write to it. Seconds between two looks: at first, and at most.
+_FIRST_LOOK_S: Final = 0.001
+_LAST_LOOK_S: Final = 0.05
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Names the methods that a store must have, with their meaning in torch's TCPStore and FileStore.
+
+    All ranks reach the same keys and values. A Group calls the methods on threads of its own, one at a time. If there
+    is ``check(keys)``, which tells at once whether all keys are there, it is called instead of ``wait``.
+    """
+
+    def set(self, key: str, value: bytes, /) -> object:
+        """Store a value under a key."""
+
+    def get(self, key: str, /) -> bytes | str:
+        """Return the value of a key that is there."""
+
+    def wait(self, keys: list[str], timeout: timedelta, /) -> object:
+        """Return once all keys are there; raise any error when the time has passed before."""
+
+
+class FolderStore:
+    """Keeps each value in a file of a folder that all ranks reach, on one host or on a file system of several.
+
+    Every run needs a folder of its own: what an earlier run has left there would be taken for this one's.
+
+    Attributes:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Use a folder, and make it if there is none.
+
+        Raises:
+            OSError: there is no such folder, and it cannot be made.
+        """
+        self.folder: Final = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value under a key, at once and as a whole.
+
+        Raises:
+            FileExistsError: the key is there already.
+            OSError: the folder refuses.
+        """
+        path = self.folder / f".{os.urandom(8).hex()}"
+        try:
+            path.write_bytes(value)
+            os.link(path, self._path(key))
+        finally:
+            path.unlink(missing_ok=True)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key.
+
+        Raises:
+            FileNotFoundError: the key is not there.
+        """
+        return self._path(key).read_bytes()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all keys are there."""
+        return all(self._path(key).exists() for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        """Wait until all keys are there.
+
+        Raises:
+            TimeoutError: the time has passed.
+        """
+        until, pause = time.monotonic() + timeout.total_seconds(), _FIRST_LOOK_S
+        while not self.check(keys):
+            if time.monotonic() >= until:
+                raise TimeoutError(f"{self.folder} does not have all of {', '.join(keys)}")
+            time.sleep(pause)
+            pause = min(2 * pause, _LAST_LOOK_S)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{quote(key, safe='')}.value"
+
+
+def folder_store(folder: str | os.PathLike[str]) -> FolderStore:
+    """Return the store of a folder, the same one for all Groups of this process: they count how many of them use it."""
+    return _folder_store(Path(folder).resolve())
+
+
+_folder_store: Final = functools.lru_cache(maxsize=64)(FolderStore)
+
+
+class Exchanged:
+    """Serves values that all ranks have exchanged before, as the store of a communicator, which has none."""
+
+    def __init__(self, values: Mapping[str, bytes]) -> None:
+        self._values = dict(values)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store a value for this rank alone."""
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key; raise KeyError if it was not exchanged."""
+        return self._values[key]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all keys were exchanged."""
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        """Raise TimeoutError if a key was not exchanged: it never will be, in no time."""
+        if not self.check(keys):
+            raise TimeoutError(f"not exchanged, within {timeout} or ever: {', '.join(keys)}")

@@ -1,0 +1,135 @@
+"""What a launcher tells a process: found, or refused with what to install or to type; never a group of one instead."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import zerohop as zh
+from support.mpi import Communicator, Exchange
+from zerohop.group.launchers import find_launch
+from zerohop.group.stores import FolderStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BY_HAND = r"Group\(rank, size, store\)"
+
+
+def test_started_by_itself() -> None:
+    launch = find_launch({"PATH": "/bin"}, 1)
+    assert (launch.rank, launch.size, launch.launcher) == (0, 1, "none")
+
+
+def test_zerohop_run(tmp_path: Path) -> None:
+    environment = {"ZEROHOP_RANK": "2", "ZEROHOP_SIZE": "3", "ZEROHOP_STORE": str(tmp_path)}
+    launch = find_launch(environment, 1)
+    assert (launch.rank, launch.size, launch.launcher) == (2, 3, "zerohop run")
+    assert isinstance(launch.store, FolderStore)
+    assert launch.store.folder == tmp_path
+    # A program that torchrun or mpirun runs may start ranks of its own.
+    assert find_launch({**environment, "RANK": "0", "WORLD_SIZE": "9"}, 1).size == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"ZEROHOP_RANK": "0"}, "ZEROHOP_SIZE is not set"),
+        ({"ZEROHOP_SIZE": "2"}, "ZEROHOP_RANK is not set"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK is '', which is no number"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is '-1'"),
+        ({"RANK": "1" * 400, "WORLD_SIZE": "2"}, "RANK is '1"),
+        ({"RANK": "٣", "WORLD_SIZE": "4"}, "which is no number"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "ranks are from 0 to 1"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "0"}, "PMI_SIZE is 0"),
+    ],
+)
+def test_numbers_that_are_none(environment: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        find_launch(environment, 1)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"ZEROHOP_RANK": "0", "ZEROHOP_SIZE": "2"}, "ZEROHOP_STORE is not"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and there is no MASTER_ADDR"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "no MASTER_ADDR and MASTER_PORT"),
+    ],
+)
+def test_no_store(environment: dict[str, str], says: str) -> None:
+    with pytest.raises(zh.Unsupported, match=says) as caught:
+        find_launch(environment, 1)
+    assert "pass Group(rank, size, store)" in caught.value.fix
+
+
+class WithoutModules:
+    """Hides modules from those who ask whether they are installed."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __call__(self, name: str) -> object:
+        return None if name in self._names else object()
+
+
+def test_torchrun_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", WithoutModules("torch"))
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with pytest.raises(zh.Unsupported, match=rf"127.0.0.1:1 .*pip install torch; or pass {BY_HAND}"):
+        find_launch(environment, 1)
+
+
+def test_torchrun_without_its_store(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch.distributed")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        with pytest.raises(zh.PeerLost, match=f"MASTER_ADDR 127.0.0.1, MASTER_PORT {port}") as caught:
+            find_launch(environment, 0.2)
+    assert "torchrun" in caught.value.fix
+    capfd.readouterr()  # torch writes its stacks there
+
+
+SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+
+
+@pytest.mark.parametrize("environment", [SRUN, MPIRUN, HYDRA])
+def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
+    with pytest.raises(zh.Unsupported, match=rf"is 2: there are other ranks.*pip install mpi4py; or pass {BY_HAND}"):
+        find_launch(environment, 1)
+
+
+def test_a_batch_script_is_no_rank() -> None:
+    """It has the variables of its job, which has several tasks, before srun has started any."""
+    assert find_launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}, 1).size == 1
+
+
+def use_mpi(monkeypatch: pytest.MonkeyPatch, world: Communicator) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", WithoutModules())
+    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(COMM_WORLD=world))
+
+
+def test_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Communicator(1, Exchange(2))
+    use_mpi(monkeypatch, world)
+    launch = find_launch(MPIRUN, 1)
+    assert (launch.rank, launch.size, launch.launcher) == (1, 2, "mpi4py")
+    assert launch.store is world
+
+
+def test_an_mpi_that_is_not_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process is then a world of its own to it."""
+    use_mpi(monkeypatch, Communicator(0, Exchange(1)))
+    with pytest.raises(zh.Unsupported, match=rf"rank 1 of 2, and mpi4py says rank 0 of 1.*{BY_HAND}"):
+        find_launch(SRUN, 1)
