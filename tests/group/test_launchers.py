@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -10,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from support.mpi import Communicator, Exchange
+from support.patience import patience
 from zerohop.group.launchers import find_launch
 from zerohop.group.stores import FolderStore
 
@@ -106,8 +110,35 @@ HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2"}
 @pytest.mark.parametrize("environment", [SRUN, MPIRUN, HYDRA])
 def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
-    with pytest.raises(zh.Unsupported, match=rf"is 2: there are other ranks.*pip install mpi4py; or pass {BY_HAND}"):
+    with pytest.raises(
+        zh.Unsupported,
+        match=rf"is 2: there are other ranks. The launcher has no PMIx.*pip install mpi4py; or pass {BY_HAND}",
+    ):
         find_launch(environment, 1)
+
+
+def test_pmix_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
+    monkeypatch.setattr("zerohop.group.launchers.open_pmix", lambda _: None)
+    with pytest.raises(zh.Unsupported, match=rf"Without libpmix.so.2.*apt-get install libpmix2; or pass {BY_HAND}"):
+        find_launch({**SRUN, "PMIX_NAMESPACE": "slurm.pmix.1.0"}, 1)
+
+
+def test_pmix_without_its_service() -> None:
+    """A process that a rank has started inherits this, and may outlive the launcher."""
+    environment = {**os.environ, **MPIRUN, "PMIX_NAMESPACE": "gone@1", "PMIX_RANK": "1"}
+    program = "import zerohop as zh; zh.Group.from_env()"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
+    )
+    if "Without libpmix.so.2" in run.stderr:
+        pytest.skip("libpmix.so.2 is not installed")
+    assert "PeerLost: group: the launcher's PMIx does not answer" in run.stderr
 
 
 def test_a_batch_script_is_no_rank() -> None:

@@ -37,8 +37,8 @@ class Group(Face):
         rank: this process's number, from 0.
         size: the number of ranks.
         name: the name of the group.
-        launcher: what has started the ranks: ``"torchrun"``, ``"zerohop run"``, ``"mpi4py"``; ``"store"`` if the caller
-            has passed a store, and ``"none"`` for a process that was started by itself.
+        launcher: what has started the ranks: ``"torchrun"``, ``"zerohop run"``; ``"pmix"`` or ``"mpi4py"`` for mpirun
+            and srun; ``"store"`` if the caller has passed a store, ``"none"`` for a process that was started by itself.
         context: the Context that it uses.
     """
 
@@ -109,8 +109,8 @@ class Group(Face):
     ) -> Group:
         """Take the place that the launcher of this process has given it.
 
-        Known are torchrun, whose store is used through torch; ``zerohop run``; and mpirun and srun, through mpi4py. A
-        process that none of them has started is a group of one.
+        Known are torchrun, whose store is used through torch; ``zerohop run``; and mpirun and srun, through their PMIx
+        or mpi4py. A process that none of them has started is a group of one.
 
         Args:
             name: as in the constructor.

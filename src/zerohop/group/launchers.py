@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop.errors import PeerLost, Unsupported
+from zerohop.group.pmix import NAMESPACE, open_pmix
 from zerohop.group.stores import Exchanged, folder_store
 from zerohop.shown import shown
 
@@ -114,10 +115,13 @@ def _of_mpi(environment: Mapping[str, str], rank_name: str, size_name: str) -> L
     rank, size = _numbers(environment, rank_name, size_name, "the launcher of MPI programs")
     if size == 1:
         return Launch(0, 1, Exchanged({}), "none")
+    service = open_pmix(environment)
+    if service is not None:
+        return Launch(service.rank, service.size, service, "pmix")
     if importlib.util.find_spec("mpi4py") is None:
         raise Unsupported(
-            f"{size_name} is {size}: there are other ranks, which mpi4py could find, and it is not installed",
-            fix=f"pip install mpi4py; or {_BY_HAND}",
+            f"{size_name} is {size}: there are other ranks. {_why_no_pmix(environment)}, and mpi4py is not installed",
+            fix=f"{'apt-get install libpmix2' if NAMESPACE in environment else 'pip install mpi4py'}; or {_BY_HAND}",
         )
     try:
         world = importlib.import_module("mpi4py.MPI").COMM_WORLD
@@ -130,6 +134,12 @@ def _of_mpi(environment: Mapping[str, str], rank_name: str, size_name: str) -> L
             fix=f"install mpi4py for the MPI whose mpirun or srun starts the program; or {_BY_HAND}",
         )
     return Launch(rank, size, world, "mpi4py")
+
+
+def _why_no_pmix(environment: Mapping[str, str]) -> str:
+    if NAMESPACE in environment:
+        return "Without libpmix.so.2 they cannot be found by PMIx"
+    return "The launcher has no PMIx to find them by (srun has it as srun --mpi=pmix)"
 
 
 def _numbers(environment: Mapping[str, str], rank_name: str, size_name: str, launcher: str) -> tuple[int, int]:

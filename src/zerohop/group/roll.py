@@ -6,6 +6,7 @@ A rank writes one key and reads the keys of the ranks that it uses, so that star
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from datetime import timedelta
@@ -25,6 +26,9 @@ _PAUSE_S: Final = 0.02
 # The time for which one look waits in a store that cannot be asked without waiting. One that fails much sooner has
 # failed for another reason than time.
 _LOOK: Final = timedelta(milliseconds=50)
+# Seconds before its deadline at which a wait gives up, so that its error names the rank; and the shortest wait.
+_MARGIN_S: Final = 0.02
+_LEAST_S: Final = 0.005
 _MAX_URL: Final = 4096
 
 
@@ -44,8 +48,8 @@ class Roll:
         self.found: dict[int, str] = {}
         # How many wait for each rank that is not found yet.
         self._wanted: Counter[int] = Counter()
-        self._turn = asyncio.Lock()
-        self._looked_at = -_PAUSE_S
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = -math.inf
 
     def enter(self, rank: int, url: str) -> None:
         """Write this rank's URL into the store. This may take as long as the store does.
@@ -72,30 +76,41 @@ class Roll:
 
         Raises:
             DeadlineExceeded: the deadline, on the monotonic clock, is about to pass; the error names the rank.
-            PeerLost: the store fails each time.
+            PeerLost: the store fails.
             ProtocolError: what is there is no URL of a Context.
         """
         self._wanted[rank] += 1
         try:
             while rank not in self.found:
-                async with self._turn:
-                    if rank not in self.found and time.monotonic() - self._looked_at >= _PAUSE_S:
-                        self.found.update(await in_thread(self._look, list(self._wanted)))
-                        self._looked_at = time.monotonic()
-                if rank in self.found:
-                    break
-                if deadline_ns and time.monotonic_ns() + int(2e9 * _PAUSE_S) > deadline_ns:
+                left_s = (deadline_ns - time.monotonic_ns()) / 1e9 - _MARGIN_S if deadline_ns else math.inf
+                looking = self._look_soon(in_thread)
+                await asyncio.wait({looking}, timeout=None if left_s == math.inf else max(left_s, _LEAST_S))
+                if looking.done():
+                    looking.result()
+                if rank not in self.found and left_s <= 0:
                     raise DeadlineExceeded(
                         f"rank {rank} has not arrived: it has not made its Group",
                         fix="see whether it was started, with the same store, and what it printed",
                         operation="connect",
                     )
-                await asyncio.sleep(_PAUSE_S)
         finally:
             self._wanted[rank] -= 1
             if not self._wanted[rank]:
                 del self._wanted[rank]
         return self.found[rank]
+
+    def _look_soon(self, in_thread: InThread) -> asyncio.Task[None]:
+        """Return the look that is under way, or the next one, for all ranks that are wanted when it begins."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_once(in_thread))
+            # asyncio would warn of an exception that nobody fetched.
+            self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._looking
+
+    async def _look_once(self, in_thread: InThread) -> None:
+        await asyncio.sleep(max(0.0, self._looked_at + _PAUSE_S - time.monotonic()))
+        self.found.update(await in_thread(self._look, list(self._wanted)))
+        self._looked_at = time.monotonic()
 
     def _look(self, ranks: list[int]) -> dict[int, str]:
         """Return those of the ranks that are there."""

@@ -1,0 +1,105 @@
+"""Programs of ranks that real launchers start: torchrun, and mpirun with PMIx and with mpi4py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.patience import patience
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(patience(120))]
+
+RING = """
+import os
+import numpy as np
+import zerohop as zh
+
+with zh.Group.from_env() as group:
+    right = group.connect((group.rank + 1) % group.size).result()
+    received = np.zeros(1, np.int64)
+    receiving = group.context.recv(received)
+    right.send(np.array([group.rank])).result()
+    receiving.result()
+    os.write(1, f"{group!r}: {received[0]}\\n".encode())  # in one piece
+"""
+WITHOUT_PMIX = f"""
+import zerohop.group.launchers
+
+zerohop.group.launchers.open_pmix = lambda _: None
+{RING}
+"""
+# The second rank comes late, and the third never makes its Group. A file says that they may end.
+MISSING = """
+import contextlib
+import pathlib
+import time
+import zerohop as zh
+from zerohop.group.launchers import launch_of_process
+
+rank, ended = launch_of_process(60).rank, pathlib.Path("ended")
+if rank == 1:
+    time.sleep(1)
+with zh.Group.from_env() if rank < 2 else contextlib.nullcontext() as group:
+    if rank == 0:
+        print(group.connect(1).result(60).alive, flush=True)
+        print(group.connect(2, timeout=1.5).exception(60), flush=True)
+        ended.touch()
+    while not ended.exists():
+        time.sleep(0.05)
+"""
+
+
+def launch(tmp_path: Path, command: list[str], text: str) -> list[str]:
+    """Run a program with a launcher, and return the lines that it has printed."""
+    (tmp_path / "program.py").write_text(text)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ZEROHOP_")}
+    run = subprocess.run(
+        [*command, str(tmp_path / "program.py")],
+        capture_output=True,
+        text=True,
+        timeout=patience(100),
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return sorted(run.stdout.splitlines())
+
+
+def mpirun(ranks: int) -> list[str]:
+    """Return the command that starts a Python program with Open MPI."""
+    found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("mpirun is not installed")
+    as_root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return [found, *as_root, "--oversubscribe", "-n", str(ranks), sys.executable]
+
+
+def expected(ranks: int, launcher: str) -> list[str]:
+    return [f"<Group, rank {rank} of {ranks}, by {launcher}>: {(rank - 1) % ranks}" for rank in range(ranks)]
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert launch(tmp_path, command, RING) == expected(2, "torchrun")
+
+
+def test_pmix(tmp_path: Path) -> None:
+    assert launch(tmp_path, mpirun(3), RING) == expected(3, "pmix")
+
+
+def test_pmix_names_who_is_missing(tmp_path: Path) -> None:
+    alive, error = launch(tmp_path, mpirun(3), MISSING)
+    assert alive == "True"
+    assert "rank 2 has not arrived" in error
+
+
+def test_mpi4py(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    assert launch(tmp_path, mpirun(2), WITHOUT_PMIX) == expected(2, "mpi4py")
