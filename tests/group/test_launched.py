@@ -1,4 +1,4 @@
-"""Programs of ranks that real launchers start: torchrun, and mpirun with PMIx and with mpi4py."""
+"""Programs of ranks that real launchers start: torchrun, mpirun with PMIx and with mpi4py, and srun."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from support import slurm
 from support.patience import patience
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(patience(120))]
 
@@ -52,12 +57,21 @@ with zh.Group.from_env() if rank < 2 else contextlib.nullcontext() as group:
     while not ended.exists():
         time.sleep(0.05)
 """
+REFUSED = """
+import re
+import zerohop as zh
+
+try:
+    zh.Group.from_env()
+except zh.Unsupported as error:
+    print(re.search("Fix: srun --mpi=pmix", str(error)).group(), flush=True)
+"""
 
 
-def launch(tmp_path: Path, command: list[str], text: str) -> list[str]:
+def launch(tmp_path: Path, command: list[str], text: str, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Run a program with a launcher, and return the lines that it has printed."""
     (tmp_path / "program.py").write_text(text)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ZEROHOP_")}
+    environment = {key: value for key, value in environment.items() if not key.startswith("ZEROHOP_")}
     run = subprocess.run(
         [*command, str(tmp_path / "program.py")],
         capture_output=True,
@@ -103,3 +117,13 @@ def test_pmix_names_who_is_missing(tmp_path: Path) -> None:
 def test_mpi4py(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     assert launch(tmp_path, mpirun(2), WITHOUT_PMIX) == expected(2, "mpi4py")
+
+
+@pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not())
+def test_srun(tmp_path: Path) -> None:
+    with slurm.cluster(tmp_path) as environment:
+        srun = ["srun", "--overcommit", "-n", "3", sys.executable]
+        assert launch(tmp_path, [srun[0], "--mpi=pmix", *srun[1:]], RING, environment) == expected(3, "pmix")
+        # Without PMIx there are three that cannot find each other, and none takes itself for a group of one.
+        [said] = set(launch(tmp_path, [srun[0], "--mpi=none", *srun[1:]], REFUSED, environment))
+        assert said == "Fix: srun --mpi=pmix"

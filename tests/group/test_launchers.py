@@ -107,21 +107,39 @@ MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2"}
 
 
-@pytest.mark.parametrize("environment", [SRUN, MPIRUN, HYDRA])
-def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
-    with pytest.raises(
-        zh.Unsupported,
-        match=rf"is 2: there are other ranks. The launcher has no PMIx.*pip install mpi4py; or pass {BY_HAND}",
-    ):
-        find_launch(environment, 1)
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        (SRUN, "srun has given no PMIx.*Fix: srun --mpi=pmix; or"),
+        (MPIRUN, "the launcher has no PMIx.*Fix: install mpi4py"),
+        (HYDRA, "the launcher has no PMIx.*Fix: install mpi4py"),
+        (
+            {**SRUN, "PMIX_NAMESPACE": "slurm.pmix.1.0"},
+            "libpmix.so.2 is not installed.*Fix: apt-get install libpmix2; or",
+        ),
+    ],
+)
+class TestWithoutPmix:
+    """What is said where PMIx and mpi4py cannot be used."""
 
+    @pytest.fixture(autouse=True)
+    def _no_pmix(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("zerohop.group.launchers.open_pmix", lambda _: None)
 
-def test_pmix_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
-    monkeypatch.setattr("zerohop.group.launchers.open_pmix", lambda _: None)
-    with pytest.raises(zh.Unsupported, match=rf"Without libpmix.so.2.*apt-get install libpmix2; or pass {BY_HAND}"):
-        find_launch({**SRUN, "PMIX_NAMESPACE": "slurm.pmix.1.0"}, 1)
+    def test_no_mpi4py(self, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", WithoutModules("mpi4py"))
+        with pytest.raises(zh.Unsupported, match=rf"is 2, {says}.*{BY_HAND}") as caught:
+            find_launch(environment, 1)
+        assert "mpi4py is not installed" in str(caught.value)
+
+    def test_an_mpi_that_is_not_the_launchers(
+        self, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
+    ) -> None:
+        """Each process is then a world of its own to it."""
+        use_mpi(monkeypatch, Communicator(0, Exchange(1)))
+        with pytest.raises(zh.Unsupported, match=rf"rank 1 of 2, {says}.*{BY_HAND}") as caught:
+            find_launch(environment, 1)
+        assert "says rank 0 of 1" in str(caught.value)
 
 
 def test_pmix_without_its_service() -> None:
@@ -157,10 +175,3 @@ def test_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = find_launch(MPIRUN, 1)
     assert (launch.rank, launch.size, launch.launcher) == (1, 2, "mpi4py")
     assert launch.store is world
-
-
-def test_an_mpi_that_is_not_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process is then a world of its own to it."""
-    use_mpi(monkeypatch, Communicator(0, Exchange(1)))
-    with pytest.raises(zh.Unsupported, match=rf"rank 1 of 2, and mpi4py says rank 0 of 1.*{BY_HAND}"):
-        find_launch(SRUN, 1)

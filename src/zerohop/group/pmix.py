@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import timedelta
 
-# Its environment variable says that a process was started with PMIx; another, where the launcher's library is.
+# One environment variable says that a process was started with PMIx; another, where the launcher's library is.
+LIBRARY: Final = "libpmix.so.2"
 NAMESPACE: Final = "PMIX_NAMESPACE"
 _PREFIX: Final = "PMIX_PREFIX"
-_LIBRARY: Final = "libpmix.so.2"
 # Constants of pmix_common.h.
 _SUCCESS, _ERR_TIMEOUT, _ERR_NOT_FOUND = 0, -24, -46
 _INT, _BYTE_OBJECT = 6, 27
@@ -62,7 +62,7 @@ class PmixError(Exception):
     """Raised if a function of the library fails; ``status`` is the number that it has returned."""
 
     def __init__(self, function: str, status: int) -> None:
-        super().__init__(f"{function} of {_LIBRARY} says {status}")
+        super().__init__(f"{function} of {LIBRARY} says {status}")
         self.status = status
 
 
@@ -196,5 +196,5 @@ def _paths(prefix: str) -> Iterator[str]:
     """Yield the places of the library: the launcher's own first, because other versions log errors."""
     if prefix:
         for folder in ("lib", "lib64", "lib/openmpi", "lib64/openmpi"):
-            yield str(Path(prefix, folder, _LIBRARY))
-    yield _LIBRARY
+            yield str(Path(prefix, folder, LIBRARY))
+    yield LIBRARY
