@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli.command import zerohop, zerohop_started
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RING = """
 import os
@@ -91,6 +90,44 @@ def test_one_that_is_killed(tmp_path: Path) -> None:
     assert "rank 1 has ended by SIGKILL" in run.stderr
 
 
+def test_a_signal_without_a_name() -> None:
+    run = zerohop("run", "-n", 1, "bash", "-c", "kill -40 $$")
+    assert (run.returncode, run.stderr) == (168, "zerohop run: rank 0 has ended by signal 40\n")
+
+
+def test_errors_that_nobody_can_read() -> None:
+    command = [sys.executable, "-m", "zerohop.cli", "run", "-n", "1", "sh", "-c", "exit 7"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stderr=full, timeout=PATIENCE_S, check=False).returncode == 7
+
+
+def test_too_few_descriptors(tmp_path: Path) -> None:
+    """Those that were started are ended, and no folder stays."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+
+    run = zerohop("run", "-n", 100, "sleep", 60, preexec=limit, TMPDIR=str(tmp_path))
+    assert run.returncode == 2
+    assert re.search(r"error: rank \d\d? cannot be started: Too many open files", run.stderr), run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_ranks_are_started() -> None:
+    text = "[ $ZEROHOP_RANK != 0 ] || kill -TERM $PPID; exec sleep 60"
+    run = zerohop("run", "-n", 30, "sh", "-c", text)
+    assert (run.returncode, run.stderr) == (128 + signal.SIGTERM, "")
+
+
+def test_a_signal_that_is_ignored() -> None:
+    """As nohup has it."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    assert zerohop("run", "-n", 1, "sh", "-c", "kill -HUP $PPID; exit 3", preexec=ignore).returncode == 3
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     """SIGINT comes from a terminal to the ranks, too; here it comes to all of them one after the other."""
@@ -108,12 +145,13 @@ def test_a_signal(tmp_path: Path, number: signal.Signals) -> None:
 
 
 def test_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    with zerohop_started("run", "-n", 2, script(tmp_path, WAITS)) as process:
+    text = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAITS}"
+    with zerohop_started("run", "-n", 2, script(tmp_path, text)) as process:
         assert process.stdout is not None
         for _ in range(2):
             process.stdout.readline()
         process.kill()
-        # The pipe ends when nobody has it any more: the ranks, which wait for a signal, have got one.
+        # The pipe ends when nobody has it any more: the ranks, which wait for a signal, were killed.
         assert process.stdout.read() == ""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import shutil
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -24,12 +26,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class Asked:
+    """Notes for which keys a store was asked."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self._more = threading.Condition()
+
+    def note(self, keys: list[str]) -> None:
+        with self._more:
+            self.keys += keys
+            self._more.notify_all()
+
+    def wait_for(self, count: int) -> int:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.keys) >= count, PATIENCE_S)
+            return len(self.keys)
+
+
 class Values:
     """Has the three methods that a store must have, and no other. It may fail, and its values may be made wrong."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.values: dict[str, bytes | str] = {}
-        self.fails = fails
+        self.values: dict[str, Any] = {}
+        self.error: BaseException | None = RuntimeError("connection reset") if fails else None
+        self.asked = Asked()
         self._changed = threading.Condition()
 
     def set(self, key: str, value: bytes) -> None:
@@ -38,18 +59,19 @@ class Values:
             self.values[key] = value
             self._changed.notify_all()
 
-    def get(self, key: str) -> bytes | str:
+    def get(self, key: str) -> Any:
         return self.values[key]
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.asked.note(keys)
         self._fail()
         with self._changed:
             if not self._changed.wait_for(lambda: all(key in self.values for key in keys), timeout.total_seconds()):
                 raise RuntimeError("not in time")
 
     def _fail(self) -> None:
-        if self.fails:
-            raise RuntimeError("connection reset")
+        if self.error is not None:
+            raise self.error
 
 
 def torch_store(tmp_path: Path) -> Any:
@@ -133,6 +155,15 @@ def test_a_communicator() -> None:
         zh.Group(0, 2, Communicator(1, shared))
 
 
+def test_a_folder_that_was_made_again(tmp_path: Path) -> None:
+    """It is empty for a process that has used it before, too."""
+    folder = tmp_path / "folder"
+    zh.Group(0, 1, folder).close()
+    shutil.rmtree(folder)
+    with zh.Group(0, 1, folder):
+        assert [path.name for path in folder.iterdir()] == ["zerohop%2F%2F0%2F0.value"]
+
+
 class TestFaults:
     def test_a_rank_that_is_gone(self, tmp_path: Path) -> None:
         with zh.Group(0, 2, tmp_path) as first:
@@ -154,16 +185,79 @@ class TestFaults:
     def test_a_store_that_fails(self) -> None:
         store = Values()
         with zh.Group(0, 2, store) as group:
-            store.fails = True
-            with pytest.raises(zh.PeerLost, match="the store fails: connection reset"):
+            store.error = RuntimeError("connection reset")
+            with pytest.raises(zh.PeerLost, match="the store fails: RuntimeError: 'connection reset'"):
                 group.connect(1).result(PATIENCE_S)
 
     def test_a_store_that_refuses(self) -> None:
-        with pytest.raises(zh.PeerLost, match="the store refuses: connection reset"):
+        with pytest.raises(zh.PeerLost, match="the store refuses: RuntimeError: 'connection reset'"):
             zh.Group(0, 2, Values(fails=True))
 
-    @pytest.mark.parametrize("value", [b"", b"\xff" * 10_000, "nonsense", b"zerohop://"])
-    def test_a_store_with_something_else(self, value: bytes | str) -> None:
+    def test_a_store_that_fails_once(self) -> None:
+        """Whatever it raises, the next wait looks again."""
+
+        class Panic(BaseException):
+            pass
+
+        store = Values()
+        with zh.Group(0, 2, store) as first, zh.Group(1, 2, store) as second:
+            store.error = Panic("once")
+            with pytest.raises(zh.PeerLost, match="the store fails: Panic: 'once'"):
+                first.connect(1).result(PATIENCE_S)
+            store.error = None
+            assert first.connect(1).result(PATIENCE_S).peer == second.context.id
+
+    def test_a_constructor_that_fails_counts_for_none(self) -> None:
+        store = Values(fails=True)
+        with pytest.raises(zh.PeerLost):
+            zh.Group(0, 2, store)
+        store.error = None
+        with zh.Group(0, 2, store) as first, zh.Group(1, 2, store):
+            assert first.connect(1).result(PATIENCE_S).alive
+
+    def test_one_bad_value_is_no_matter_of_others(self) -> None:
+        store = Values()
+        with zh.Group(0, 3, store) as group, zh.Group(2, 3, store):
+            store.values["zerohop//0/1"] = b"nonsense"
+            bad, good = group.connect(1), group.connect(2)
+            assert good.result(PATIENCE_S).alive
+            with pytest.raises(zh.ProtocolError, match="no URL for rank 1"):
+                bad.result(PATIENCE_S)
+
+    def test_a_rank_that_was_started_again(self) -> None:
+        store = Values()
+        with zh.Group(0, 2, store) as group, zh.Context() as again:
+            zh.Group(1, 2, store).close()
+            with pytest.raises(zh.PeerLost):
+                group.connect(1).result(PATIENCE_S)
+            store.values["zerohop//0/1"] = again.url
+            assert group.connect(1).result(PATIENCE_S).peer == again.id
+
+    def test_a_peer_that_is_silent(self) -> None:
+        """The deadline of the call counts, not that of the Context, and the error names the rank."""
+        store = Values()
+        with (
+            socket.create_server(("127.0.0.1", 0)) as silent,
+            zh.Context(timeout=300) as ctx,
+            zh.Group(0, 2, store, ctx=ctx) as group,
+        ):
+            store.values["zerohop//0/1"] = f"zerohop://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(zh.DeadlineExceeded, match="rank 1: "):
+                group.connect(1, timeout=0.3).result(PATIENCE_S)
+
+    def test_a_new_one_waits_for_few_of_those_that_are_missing(self) -> None:
+        store = Values()
+        with zh.Group(0, 40, store) as group, zh.Group(1, 40, store):
+            missing = [group.connect(rank) for rank in range(2, 40)]
+            asked = store.asked.wait_for(50)  # for each of them at least once
+            assert group.connect(1).result(PATIENCE_S).alive
+            others = store.asked.keys[asked:].index("zerohop//0/1")
+            assert others < 20, "it had to wait for more than half of the others"
+            for operation in missing:
+                operation.cancel()
+
+    @pytest.mark.parametrize("value", [b"", b"\xff" * 10_000, "nonsense", b"zerohop://", None, 5, [b"zerohop://"]])
+    def test_a_store_with_something_else(self, value: Any) -> None:
         store = Values()
         with zh.Group(0, 2, store) as group:
             store.values["zerohop//0/1"] = value
@@ -182,6 +276,15 @@ class TestArguments:
     def test_out_of_range(self, tmp_path: Path, rank: int, size: int) -> None:
         with pytest.raises(ValueError, match="must be from"):
             zh.Group(rank, size, tmp_path)
+
+    @pytest.mark.parametrize("name", ["x" * 129, "ö" * 30, "\ud800"])
+    def test_names(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="name"):
+            zh.Group(0, 1, tmp_path, name=name)
+
+    def test_an_empty_path(self) -> None:
+        with pytest.raises(ValueError, match="empty path"):
+            zh.Group(0, 1, "")
 
     @pytest.mark.parametrize("store", [5, None, {}, object()])
     def test_no_store(self, store: Any) -> None:
@@ -232,6 +335,14 @@ class TestEnd:
         group.close()
         with pytest.raises(zh.Closed):
             operation.result(PATIENCE_S)
+
+    def test_closed_while_one_waits_and_the_context_stays(self, tmp_path: Path) -> None:
+        with zh.Context() as ctx:
+            group = zh.Group(0, 2, tmp_path, ctx=ctx)
+            operation = group.connect(1)
+            group.close()
+            with pytest.raises(zh.Closed, match="this Group is closed"):
+                operation.result(PATIENCE_S)
 
     def test_dropped(self, tmp_path: Path) -> None:
         with zh.Group(0, 2, tmp_path) as first:

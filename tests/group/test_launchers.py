@@ -51,6 +51,7 @@ def test_zerohop_run(tmp_path: Path) -> None:
         ({"RANK": "٣", "WORLD_SIZE": "4"}, "which is no number"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "ranks are from 0 to 1"),
         ({"PMI_RANK": "0", "PMI_SIZE": "0"}, "PMI_SIZE is 0"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "99999"}, "MASTER_PORT is '99999'"),
     ],
 )
 def test_numbers_that_are_none(environment: dict[str, str], says: str) -> None:
@@ -100,6 +101,22 @@ def test_torchrun_without_its_store(capfd: pytest.CaptureFixture[str]) -> None:
             find_launch(environment, 0.2)
     assert "torchrun" in caught.value.fix
     capfd.readouterr()  # torch writes its stacks there
+
+
+def test_torchruns_store_is_the_same_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups count how many of them use it: a second client of it would begin anew."""
+    monkeypatch.setattr("zerohop.group.launchers._torch_store", lambda *_: object())
+    monkeypatch.setattr("zerohop.group.launchers._torch_stores", {})
+    monkeypatch.setattr("importlib.util.find_spec", WithoutModules())
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    stores = {id(find_launch(environment, timeout).store) for timeout in (1, 2)}
+    assert len(stores) == 1
+    again = find_launch({**environment, "TORCHELASTIC_RESTART_COUNT": "1"}, 1)
+    assert id(again.store) not in stores
+
+
+def test_one_rank_of_torchrun_needs_no_store() -> None:
+    assert find_launch({"RANK": "0", "WORLD_SIZE": "1"}, 1).size == 1
 
 
 SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from zerohop._native import Reason, Status
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Face, seconds_of
-from zerohop.errors import Closed, ZerohopError
+from zerohop.core.face import Face, OperationGroup, seconds_of
+from zerohop.errors import Closed, PeerLost, ZerohopError
 from zerohop.group.launchers import launch_of_process
 from zerohop.group.stores import Exchanged, Store, folder_store
 from zerohop.shown import shown
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 # Seconds in which a launcher's store must answer, unless the call says otherwise.
 _STORE_S: Final = 60.0
 _MOST_RANKS: Final = 1 << 20
-# The number of the last Group of each name and rank that this process has made over a store: their keys have it.
+# Keys are names of files and names within PMIx, whose length is limited.
+_LONGEST_NAME: Final = 128
+# How many Groups of each name and rank this process has made over a store: their keys have that number.
 _made: Final[weakref.WeakKeyDictionary[Any, dict[tuple[str, int], int]]] = weakref.WeakKeyDictionary()
 
 
@@ -67,22 +70,22 @@ class Group(Face):
                 in each process.
             ctx: the Context, which stays open. None: a new one, which is closed with the Group.
             timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the
-                Context's.
+                Context's. The constructor itself takes as long as the store does.
             settings: arguments of Context, for a new one, such as ``listen`` and ``secret`` for ranks on several hosts.
 
         Raises:
             ValueError: ``rank`` or ``size`` is out of range or not that of the communicator; the folder has this rank
-                already; settings beside a Context.
+                already; ``name`` is too long; settings beside a Context.
             TypeError: not a store, or not a Context.
+            OSError: the folder cannot be made.
             PeerLost: the store refuses.
             Closed: the Context is closed.
             Unsupported, RegistrationFailed: the errors of Context.
         """
         self.size = check_int("size", as_int("size", size), 1, _MOST_RANKS)
         self.rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, not {type(name).__name__}")
         self.name = name
+        prefix = _prefix(name)
         self.launcher = "store"
         self._connections: dict[int, Connection] = {}
         allgather = _allgather_of(store, self.rank, self.size)
@@ -93,11 +96,14 @@ class Group(Face):
             from zerohop.group.roll import Roll
 
             url = self.context.url
+            self._operations = OperationGroup(self._core)
+            counts = _counts_of(found)
+            number = counts.get((name, self.rank), 0)
+            self._roll = Roll(found, f"{prefix}/{number}")
             # The URLs are exchanged last: an error of one rank before that would leave the others waiting.
-            self._roll = Roll(found, _prefix(found, name, self.rank))
-            self._roll.enter(self.rank, url)
-            if allgather:
-                self._roll.found.update(enumerate(allgather(url)))
+            for rank, each in enumerate(allgather(url)) if allgather else ((self.rank, url),):
+                self._roll.enter(rank, each)
+            counts[name, self.rank] = number + 1
             self._join_context()
         except BaseException:
             self._close_context()
@@ -115,7 +121,7 @@ class Group(Face):
         Args:
             name: as in the constructor.
             ctx: as in the constructor.
-            timeout: as in the constructor; also the seconds in which a launcher's store must answer, 60 unless given.
+            timeout: as in the constructor. A launcher's store has to answer within 60 seconds.
             settings: as in the constructor.
 
         Raises:
@@ -124,7 +130,7 @@ class Group(Face):
             ValueError: a variable of the launcher's has no number, or one out of range.
             TypeError, Closed, ...: as in the constructor.
         """
-        launch = launch_of_process(_STORE_S if timeout is None else min(seconds_of(timeout), _STORE_S))
+        launch = launch_of_process(_STORE_S)
         group = cls(launch.rank, launch.size, launch.store, name=name, ctx=ctx, timeout=timeout, **settings)
         group.launcher = launch.launcher
         return group
@@ -153,15 +159,20 @@ class Group(Face):
         async def work() -> Connection:
             try:
                 url = await self._roll.url_of(rank, deadline_ns, self._in_thread)
-                connection: Connection = await self.context.connect(url)
+                left_s = max(0.0, self._roll.left_s(deadline_ns))
+                connection: Connection = await self.context.connect(url, timeout=left_s)
             except ZerohopError as error:
+                if isinstance(error, PeerLost):
+                    self._roll.forget(rank)
                 if error.reason.startswith(f"rank {rank} "):
                     raise
                 raise replace(error, reason=f"rank {rank}: {error.reason}") from None
             self._connections[rank] = connection
             return connection
 
-        return self._defer("connect", deadline_ns, work)
+        operation = self._defer("connect", deadline_ns, work)
+        self._operations.note(operation)
+        return operation
 
     def close(self, timeout: float = 5.0) -> None:
         """Leave the group: every later call raises Closed. Closes the Context if this Group has opened it. Idempotent.
@@ -173,23 +184,31 @@ class Group(Face):
             ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Group stays open.
         """
         seconds = seconds_of(timeout)
-        self._end_once(self._leave_context)
+        self._end_once(self._leave)
         self._close_context(seconds)
 
     def __del__(self) -> None:
         # If __init__ failed, there is nothing to end.
         if hasattr(self, "_roll") and not self._core.forked:
-            self._end_once(self._leave_context)
+            self._end_once(self._leave)
             self._drop_context()
 
     def __repr__(self) -> str:
         name = f" {shown(self.name)}" if self.name else ""
         return f"<Group{name}, rank {self.rank} of {self.size}, by {self.launcher}>"
 
+    def _leave(self) -> None:
+        error = Closed("this Group is closed", fix="make another one")
+        if self._core.forked:
+            self._operations.abandon(error)
+        else:
+            self._operations.end(error, Status.CLOSED, Reason.OWNER_CLOSED)
+            self._operations.close()
+        self._leave_context()
+
     def _check(self) -> None:
         self._core.check_process()
-        if self._ended:
-            raise Closed("this Group is closed", fix="make another one")
+        self._operations.check()
         self._core.check_open()
 
 
@@ -220,11 +239,24 @@ def _store_of(store: Any) -> Store:
     )
 
 
-def _prefix(store: Store, name: str, rank: int) -> str:
-    """Return the beginning of the keys of the next Group of a name that this process makes for a rank over a store."""
+def _counts_of(store: Store) -> dict[tuple[str, int], int]:
+    """Return how many Groups of each name and rank this process has made over a store."""
     try:
-        counts = _made.setdefault(store, {})
+        return _made.setdefault(store, {})
     except TypeError as error:
         raise TypeError(f"a store must be hashable and allow weak references: {error}") from None
-    number = counts[name, rank] = counts.get((name, rank), -1) + 1
-    return f"zerohop/{quote(name, safe='')}/{number}"
+
+
+def _prefix(name: str) -> str:
+    """Return what the keys of the groups of a name begin with; raise TypeError or ValueError if it is no name."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
+    try:
+        quoted = quote(name, safe="")
+    except UnicodeEncodeError:
+        raise ValueError(f"name has characters that cannot be encoded: {shown(name)}") from None
+    if len(quoted) > _LONGEST_NAME:
+        raise ValueError(
+            f"name must have {_LONGEST_NAME} characters at most, with %XX for special ones, not {len(quoted)}"
+        )
+    return f"zerohop/{quoted}"

@@ -5,7 +5,6 @@ A process that belongs to several, and whose launcher leaves it no store, is ref
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -81,11 +80,15 @@ def _of_zerohop(environment: Mapping[str, str]) -> Launch:
 def _of_torchrun(environment: Mapping[str, str], timeout_s: float) -> Launch:
     rank, size = _numbers(environment, "RANK", "WORLD_SIZE", "torchrun")
     host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if size == 1 and not (host and port):
+        return Launch(0, 1, Exchanged({}), "none")
     if not host or not port:
         raise Unsupported(
             f"WORLD_SIZE is {size}, and there is no MASTER_ADDR and MASTER_PORT to find the other ranks by",
             fix=f"start the program with torchrun; or {_BY_HAND}",
         )
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:9]) < 1 << 16):
+        raise ValueError(f"MASTER_PORT is {shown(port)}, which is no port; torchrun sets it")
     if importlib.util.find_spec("torch") is None:
         raise Unsupported(
             f"torchrun's store at {host}:{port} is reached with torch, which is not installed here",
@@ -93,18 +96,25 @@ def _of_torchrun(environment: Mapping[str, str], timeout_s: float) -> Launch:
         )
     # Workers that torchrun has started again find the keys of those before them in its store.
     run = f"zerohop-{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Launch(rank, size, _torch_store(host, port, run, timeout_s), "torchrun")
+    key = host, port, run
+    if key not in _torch_stores:
+        _torch_stores[key] = _torch_store(*key, timeout_s)
+    return Launch(rank, size, _torch_stores[key], "torchrun")
 
 
-@functools.lru_cache(maxsize=8)
+# One client for all Groups of this process, which count how many of them use it; by address, port and run.
+_torch_stores: Final[dict[tuple[str, str, str], Any]] = {}
+
+
 def _torch_store(host: str, port: str, run: str, timeout_s: float) -> Any:
     """Return a client of the store of torchrun, or of the rank 0 that has called init_process_group."""
     distributed = importlib.import_module("torch.distributed")
     try:
         store = distributed.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
     except (RuntimeError, ValueError) as error:  # torch's errors derive from RuntimeError
+        said = str(error).splitlines()[0].rstrip(". ")
         raise PeerLost(
-            f"nobody answers as torch's store at MASTER_ADDR {host}, MASTER_PORT {port}: {str(error).splitlines()[0]}",
+            f"nobody answers as torch's store at MASTER_ADDR {host}, MASTER_PORT {port}: {said}",
             fix="start the program with torchrun, or call torch.distributed.init_process_group first",
             operation="group",
         ) from None
@@ -155,6 +165,8 @@ def _numbers(environment: Mapping[str, str], rank_name: str, size_name: str, lau
             raise ValueError(f"{name} is {shown(text)}, which is no number; {launcher} sets it")
         values.append(int(text))
     rank, size = values
+    if size == 0:
+        raise ValueError(f"{size_name} is 0; {launcher} sets it to the number of ranks")
     if not rank < size:
         raise ValueError(f"{rank_name} is {rank} and {size_name} is {size}; ranks are from 0 to {size - 1}")
     return rank, size

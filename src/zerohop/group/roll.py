@@ -19,13 +19,16 @@ from zerohop.shown import shown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from zerohop.errors import ZerohopError
     from zerohop.group.stores import Store
 
 # Seconds between two looks into the store, while somebody waits for a rank that is not there yet.
 _PAUSE_S: Final = 0.02
-# The time for which one look waits in a store that cannot be asked without waiting. One that fails much sooner has
-# failed for another reason than time.
+# The time for which a look waits for one rank in a store that cannot be asked without waiting. If the store fails much
+# sooner, it has failed for another reason than time.
 _LOOK: Final = timedelta(milliseconds=50)
+# Seconds after which a look asks for no further rank: somebody may wait for one that it does not know of.
+_LONGEST_LOOK_S: Final = 0.1
 # Seconds before its deadline at which a wait gives up, so that its error names the rank; and the shortest wait.
 _MARGIN_S: Final = 0.02
 _LEAST_S: Final = 0.005
@@ -35,7 +38,7 @@ _MAX_URL: Final = 4096
 class InThread(Protocol):
     """Calls a function on a thread of its own, as a Face does."""
 
-    def __call__(self, call: Callable[[list[int]], dict[int, str]], ranks: list[int], /) -> Awaitable[dict[int, str]]:
+    def __call__(self, call: Callable[[list[int]], None], ranks: list[int], /) -> Awaitable[None]:
         """Return what the function returns."""
 
 
@@ -46,6 +49,9 @@ class Roll:
         self._store = store
         self._prefix = prefix
         self.found: dict[int, str] = {}
+        # What the store said last of ranks that are not found, and when it was asked for each.
+        self._errors: dict[int, ZerohopError] = {}
+        self._asked: dict[int, float] = {}
         # How many wait for each rank that is not found yet.
         self._wanted: Counter[int] = Counter()
         self._looking: asyncio.Task[None] | None = None
@@ -67,9 +73,13 @@ class Roll:
             ) from None
         except Exception as error:  # stores raise errors of their own
             raise PeerLost(
-                f"the store refuses: {error}", fix="see that all ranks reach it", operation="group"
+                f"the store refuses: {_told(error)}", fix="see that all ranks reach it", operation="group"
             ) from error
         self.found[rank] = url
+
+    def forget(self, rank: int) -> None:
+        """Look for a rank anew the next time: it may have been started again."""
+        self.found.pop(rank, None)
 
     async def url_of(self, rank: int, deadline_ns: int, in_thread: InThread) -> str:
         """Return the URL of a rank, and wait until it is there.
@@ -80,24 +90,39 @@ class Roll:
             ProtocolError: what is there is no URL of a Context.
         """
         self._wanted[rank] += 1
+        self._errors.pop(rank, None)
+        began = time.monotonic()
         try:
             while rank not in self.found:
-                left_s = (deadline_ns - time.monotonic_ns()) / 1e9 - _MARGIN_S if deadline_ns else math.inf
+                left_s = self.left_s(deadline_ns)
                 looking = self._look_soon(in_thread)
                 await asyncio.wait({looking}, timeout=None if left_s == math.inf else max(left_s, _LEAST_S))
+                if rank in self._errors:
+                    raise self._errors[rank]
                 if looking.done():
                     looking.result()
                 if rank not in self.found and left_s <= 0:
-                    raise DeadlineExceeded(
-                        f"rank {rank} has not arrived: it has not made its Group",
-                        fix="see whether it was started, with the same store, and what it printed",
-                        operation="connect",
-                    )
+                    raise self._missing(rank, asked=self._asked.get(rank, -math.inf) >= began)
         finally:
             self._wanted[rank] -= 1
             if not self._wanted[rank]:
                 del self._wanted[rank]
         return self.found[rank]
+
+    @staticmethod
+    def left_s(deadline_ns: int) -> float:
+        """Return the seconds until shortly before a deadline on the monotonic clock; 0 stands for no deadline."""
+        return (deadline_ns - time.monotonic_ns()) / 1e9 - _MARGIN_S if deadline_ns else math.inf
+
+    @staticmethod
+    def _missing(rank: int, *, asked: bool) -> DeadlineExceeded:
+        """Return the error for a rank that is not found, whether or not the store has said that it is not there."""
+        if asked:
+            said = f"rank {rank} has not arrived: it has not made its Group"
+            fix = "see whether it was started, with the same store, and what it printed"
+        else:
+            said, fix = f"the store has not answered about rank {rank}", "allow more time with timeout="
+        return DeadlineExceeded(said, fix=fix, operation="connect")
 
     def _look_soon(self, in_thread: InThread) -> asyncio.Task[None]:
         """Return the look that is under way, or the next one, for all ranks that are wanted when it begins."""
@@ -109,17 +134,26 @@ class Roll:
 
     async def _look_once(self, in_thread: InThread) -> None:
         await asyncio.sleep(max(0.0, self._looked_at + _PAUSE_S - time.monotonic()))
-        self.found.update(await in_thread(self._look, list(self._wanted)))
+        # Those that have waited longest for an answer, or have had none, go first.
+        ranks = sorted(self._wanted, key=lambda rank: self._asked.get(rank, -math.inf))
+        await in_thread(self._look, ranks)
         self._looked_at = time.monotonic()
 
-    def _look(self, ranks: list[int]) -> dict[int, str]:
-        """Return those of the ranks that are there."""
-        try:
-            present = [rank for rank in ranks if self._has(self._key(rank))]
-            values = {rank: self._store.get(self._key(rank)) for rank in present}
-        except Exception as error:  # stores raise errors of their own
-            raise PeerLost(f"the store fails: {error}", fix="see that it still runs", operation="connect") from error
-        return {rank: _checked(rank, value) for rank, value in values.items()}
+    def _look(self, ranks: list[int]) -> None:
+        """Find those of the ranks that are there. What goes wrong for one of them is no matter of the others."""
+        until = time.monotonic() + _LONGEST_LOOK_S
+        for rank in ranks:
+            try:
+                if self._has(self._key(rank)):
+                    self.found[rank] = _checked(rank, self._store.get(self._key(rank)))
+            except ProtocolError as error:
+                self._errors[rank] = error
+            except BaseException as error:  # noqa: BLE001 - of the store, on a thread of its own: those who wait get it
+                fix = "see that it still runs"
+                self._errors[rank] = PeerLost(f"the store fails: {_told(error)}", fix=fix, operation="connect")
+            self._asked[rank] = time.monotonic()
+            if self._asked[rank] > until:
+                break
 
     def _has(self, key: str) -> bool:
         # torch's TCPStore writes two lines into the log each time that a wait ends without the key.
@@ -139,14 +173,21 @@ class Roll:
         return f"{self._prefix}/{rank}"
 
 
-def _checked(rank: int, value: bytes | str) -> str:
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {shown(str(error))}"
+
+
+def _checked(rank: int, value: object) -> str:
     """Return the URL that a store has for a rank; raise ProtocolError if it is none."""
-    url = value if isinstance(value, str) else bytes(value[:_MAX_URL]).decode(errors="replace")
     try:
-        parse_url(url)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = bytes(value[:_MAX_URL]).decode(errors="replace")
+        if not isinstance(value, str):
+            raise ValueError(f"a value of type {type(value).__name__}")  # noqa: TRY004, TRY301 - one end for all of them
+        parse_url(value[:_MAX_URL])
     except ValueError as error:
         raise ProtocolError(
             f"malformed: the store has no URL for rank {rank}: {shown(str(error))}",
             fix="let no other program write below the group's keys",
         ) from None
-    return url
+    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from pathlib import Path
@@ -33,7 +32,7 @@ class Store(Protocol):
         """Return the value of a key that is there."""
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> object:
-        """Return once all keys are there; raise any error when the time has passed before."""
+        """Return once all keys are there; raise any error when the time has passed, and not before."""
 
 
 class FolderStore:
@@ -52,6 +51,7 @@ class FolderStore:
             OSError: there is no such folder, and it cannot be made.
         """
         self.folder: Final = Path(folder)
+        self._last_set = ""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def set(self, key: str, value: bytes) -> None:
@@ -65,8 +65,13 @@ class FolderStore:
         try:
             path.write_bytes(value)
             os.link(path, self._path(key))
+            self._last_set = key
         finally:
             path.unlink(missing_ok=True)
+
+    def has_what_it_set(self) -> bool:
+        """Tell whether this is the folder into which this object has written, if it has, and no new one at its path."""
+        return not self._last_set or self.check([self._last_set])
 
     def get(self, key: str) -> bytes:
         """Return the value of a key.
@@ -98,11 +103,25 @@ class FolderStore:
 
 
 def folder_store(folder: str | os.PathLike[str]) -> FolderStore:
-    """Return the store of a folder, the same one for all Groups of this process: they count how many of them use it."""
-    return _folder_store(Path(folder).resolve())
+    """Return the store of a folder, the same one for all Groups of this process: they count how many of them use it.
+
+    A folder that was removed and made again is another one.
+
+    Raises:
+        ValueError: the path is empty.
+        OSError: there is no such folder, and it cannot be made.
+    """
+    if not os.fspath(folder):
+        raise ValueError("store is an empty path; pass a folder that all ranks reach")
+    made = FolderStore(Path(folder).resolve())
+    known = _folder_stores.get(made.folder)
+    if known is not None and known.has_what_it_set():
+        return known
+    _folder_stores[made.folder] = made
+    return made
 
 
-_folder_store: Final = functools.lru_cache(maxsize=64)(FolderStore)
+_folder_stores: Final[dict[Path, FolderStore]] = {}
 
 
 class Exchanged:
@@ -124,6 +143,6 @@ class Exchanged:
         return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Raise TimeoutError if a key was not exchanged: it never will be, in no time."""
+        """Raise TimeoutError if a key was not exchanged. It will not come later."""
         if not self.check(keys):
             raise TimeoutError(f"not exchanged, within {timeout} or ever: {', '.join(keys)}")
