@@ -164,7 +164,7 @@ async def with_ucxx(rank: int, folder: Path) -> None:
         end = await connected.get()
     else:
         while not port.exists():
-            time.sleep(0.05)  # noqa: ASYNC251 - nothing else runs on this loop yet
+            time.sleep(0.05)  # noqa: ASYNC251 - this loop has no other task yet that it could hold up
         end = await ucxx.create_endpoint("127.0.0.1", int(port.read_text()))
     rows = Rows("ucxx", rank)
     for nbytes in SIZES:
@@ -248,14 +248,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--json")
-    parser.add_argument("--as", dest="library", help=argparse.SUPPRESS)
+    parser.add_argument("--as", dest="role", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.library == "ucxx":
+    if options.role == "ucxx":
         asyncio.run(with_ucxx(options.rank, options.folder))
-    elif options.library:
-        {"mpi4py": with_mpi4py, "gloo": with_gloo, "zerohop": with_zerohop}[options.library]()
+    elif options.role:
+        {"mpi4py": with_mpi4py, "gloo": with_gloo, "zerohop": with_zerohop}[options.role]()
     else:
         found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
         for _ in range(options.rounds):

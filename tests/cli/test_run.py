@@ -102,7 +102,7 @@ def test_errors_that_nobody_can_read() -> None:
 
 
 def test_too_few_descriptors(tmp_path: Path) -> None:
-    """Those that were started are ended, and no folder stays."""
+    """The launcher ends the ranks that it has started, and removes its folder."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))

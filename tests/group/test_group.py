@@ -193,6 +193,17 @@ class TestFaults:
         with pytest.raises(zh.PeerLost, match="the store refuses: RuntimeError: 'connection reset'"):
             zh.Group(0, 2, Values(fails=True))
 
+    def test_a_store_that_says_at_once_that_it_has_no_such_key(self) -> None:
+        """PMIx may, long before the time that it was given: the rank comes later."""
+        store = Values()
+        with zh.Group(0, 2, store) as first:
+            store.error = TimeoutError()
+            operation = first.connect(1)
+            store.asked.wait_for(3)
+            store.error = None
+            with zh.Group(1, 2, store) as second:
+                assert operation.result(PATIENCE_S).peer == second.context.id
+
     def test_a_store_that_fails_once(self) -> None:
         """Whatever it raises, the next wait looks again."""
 

@@ -49,14 +49,14 @@ from zerohop.group.launchers import launch_of_process
 
 rank, ended = launch_of_process(60).rank, pathlib.Path("ended")
 if rank == 1:
-    time.sleep(1)
+    time.sleep(1)  # the first rank waits for this one meanwhile
 with zh.Group.from_env() if rank < 2 else contextlib.nullcontext() as group:
     if rank == 0:
         print(group.connect(1).result(60).alive, flush=True)
         print(group.connect(2, timeout=1.5).exception(60), flush=True)
         ended.touch()
     while not ended.exists():
-        time.sleep(0.05)
+        time.sleep(0.05)  # the ranks share a folder, and no event
 """
 REFUSED = """
 import re

@@ -1,4 +1,4 @@
-"""What a launcher tells a process: found, or refused with what to install or to type; never a group of one instead."""
+"""A launcher's ranks are found, or refused with what to install or to type; they are never groups of one instead."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2"}
     ],
 )
 class TestWithoutPmix:
-    """What is said where PMIx and mpi4py cannot be used."""
+    """The error says what to type where neither PMIx nor mpi4py can be used."""
 
     @pytest.fixture(autouse=True)
     def _no_pmix(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,17 @@ class TestWithoutPmix:
         with pytest.raises(zh.Unsupported, match=rf"rank 1 of 2, {says}.*{BY_HAND}") as caught:
             find_launch(environment, 1)
         assert "says rank 0 of 1" in str(caught.value)
+
+
+def test_pmix_of_another_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRRTE's own launcher sets no variables but those of PMIx: its ranks are no groups of one."""
+    environment = {"PMIX_NAMESPACE": "prterun@1", "PMIX_RANK": "1"}
+    monkeypatch.setattr("zerohop.group.launchers.open_pmix", lambda _: SimpleNamespace(rank=1, size=2))
+    launch = find_launch(environment, 1)
+    assert (launch.rank, launch.size, launch.launcher) == (1, 2, "pmix")
+    monkeypatch.setattr("zerohop.group.launchers.open_pmix", lambda _: None)
+    with pytest.raises(zh.Unsupported, match=rf"there may be other ranks.*apt-get install libpmix2; or pass {BY_HAND}"):
+        find_launch(environment, 1)
 
 
 def test_pmix_without_its_service() -> None:

@@ -37,7 +37,7 @@ _PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 
 def why_not() -> str:
-    """Why there can be no cluster here; empty if there can."""
+    """Say why there can be no cluster here; nothing if there can."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing:
         return f"not installed: {', '.join(missing)} (slurm-wlm, munge)"
@@ -46,7 +46,7 @@ def why_not() -> str:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """What the environment of `srun` needs to have, as soon as the node is idle. At the end the daemons are ended."""
+    """Yield the environment for `srun` as soon as the node is idle, and end the daemons at the end."""
     folder.chmod(0o755)  # munged checks who may write to the folders of its socket
     key = folder / "munge.key"
     key.touch(mode=0o600)

@@ -146,7 +146,7 @@ def bench(
     sys.exit(run(request, json_to=json, plot_to=plot))
 
 
-# What follows the command's name is the command's own, also what begins with a dash.
+# These settings leave all arguments after the command's name to the command, also those that begin with a dash.
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     command: Annotated[

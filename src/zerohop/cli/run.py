@@ -125,7 +125,7 @@ class _Ranks:
             argv,
             env={**os.environ, **told},
             stdin=stdin,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - no thread runs here that could hold a lock meanwhile
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread, so none holds a lock at a fork
         )
         self._all.append(process)
         self._running[os.pidfd_open(process.pid)] = len(self._all) - 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from zerohop.core.face import Connection, Context, Operation
 
-# Seconds in which a launcher's store must answer, unless the call says otherwise.
+# Seconds in which a launcher's store must answer.
 _STORE_S: Final = 60.0
 _MOST_RANKS: Final = 1 << 20
 # Keys are names of files and names within PMIx, whose length is limited.

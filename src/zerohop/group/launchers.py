@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from zerohop.group.stores import Store
 
-# What `zerohop run` tells each rank.
+# The variables by which `zerohop run` tells each rank its place.
 RANK: Final = "ZEROHOP_RANK"
 SIZE: Final = "ZEROHOP_SIZE"
 STORE: Final = "ZEROHOP_STORE"
-# What launchers of MPI programs tell each rank: its number, and how many there are. A batch script of Slurm has the
-# variables of its job, too, and is no rank; only srun numbers its step.
+# Launchers of MPI programs tell each rank its number, and how many there are, by one of these pairs. A batch script of
+# Slurm has the variables of its job, too, and is no rank; only srun numbers its step.
 _MPI: Final = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -66,6 +66,12 @@ def find_launch(environment: Mapping[str, str], timeout_s: float) -> Launch:
     for rank, size in _MPI:
         if rank in environment and size in environment:
             return _of_mpi(environment, rank, size)
+    if NAMESPACE in environment:
+        service = open_pmix(environment)
+        if service is None:
+            why, fix = _without_pmix(environment)
+            raise Unsupported(f"{NAMESPACE} is set: there may be other ranks, and {why}", fix=fix)
+        return Launch(service.rank, service.size, service, "pmix")
     return Launch(0, 1, Exchanged({}), "none")
 
 

@@ -49,7 +49,7 @@ class Roll:
         self._store = store
         self._prefix = prefix
         self.found: dict[int, str] = {}
-        # What the store said last of ranks that are not found, and when it was asked for each.
+        # Errors are the store's last ones, of ranks that are not found. Times say when it was asked for each rank.
         self._errors: dict[int, ZerohopError] = {}
         self._asked: dict[int, float] = {}
         # How many wait for each rank that is not found yet.
@@ -148,7 +148,7 @@ class Roll:
                     self.found[rank] = _checked(rank, self._store.get(self._key(rank)))
             except ProtocolError as error:
                 self._errors[rank] = error
-            except BaseException as error:  # noqa: BLE001 - of the store, on a thread of its own: those who wait get it
+            except BaseException as error:  # noqa: BLE001 - a store may raise anything; those who wait for the rank get it
                 fix = "see that it still runs"
                 self._errors[rank] = PeerLost(f"the store fails: {_told(error)}", fix=fix, operation="connect")
             self._asked[rank] = time.monotonic()
@@ -163,7 +163,9 @@ class Roll:
         began = time.monotonic()
         try:
             self._store.wait([key], _LOOK)
-        except Exception:
+        except TimeoutError:
+            return False
+        except Exception:  # stores have errors of their own for a time that has passed, too
             if time.monotonic() - began < _LOOK.total_seconds() / 2:
                 raise
             return False
@@ -183,7 +185,7 @@ def _checked(rank: int, value: object) -> str:
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = bytes(value[:_MAX_URL]).decode(errors="replace")
         if not isinstance(value, str):
-            raise ValueError(f"a value of type {type(value).__name__}")  # noqa: TRY004, TRY301 - one end for all of them
+            raise ValueError(f"a value of type {type(value).__name__}")  # noqa: TRY004, TRY301 - the next lines make one error of it and of a bad URL
         parse_url(value[:_MAX_URL])
     except ValueError as error:
         raise ProtocolError(

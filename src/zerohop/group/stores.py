@@ -95,7 +95,7 @@ class FolderStore:
         while not self.check(keys):
             if time.monotonic() >= until:
                 raise TimeoutError(f"{self.folder} does not have all of {', '.join(keys)}")
-            time.sleep(pause)
+            time.sleep(pause)  # another host may write to the folder, and no event tells of that
             pause = min(2 * pause, _LAST_LOOK_S)
 
     def _path(self, key: str) -> Path:
