@@ -18,7 +18,7 @@ from support.patience import patience
 from zerohop.cli import info
 from zerohop.cli.console import make_console
 from zerohop.core.lanes.gpu_links import link_between
-from zerohop.machine import Accelerator, inspect
+from zerohop.machine import Accelerator, inspect, nvml
 from zerohop.machine.doctor import Check, State
 from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu, read_nvidia
 
@@ -92,6 +92,22 @@ class TestTheLibrary:
         for words, answer in (("", True), ("bare", None), ("none", None)):
             assert ask(library, words, "over_nvlink('GPU-00', 'GPU-01')") is answer
         assert ask(library, "", "over_nvlink('GPU-01', 'GPU-02')") is False
+
+    def test_a_pair_is_looked_up_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+
+        def answer(_library: object, function: str, *_arguments: object) -> bool:
+            asked.append(function)
+            return True
+
+        monkeypatch.setattr(nvml, "_open", lambda: (object(), "", 0))
+        monkeypatch.setattr(nvml, "_ask", answer)
+        pair = "GPU-of-this-test-0", "GPU-of-this-test-1"
+        first = nvml.over_nvlink(*pair)
+        looked = len(asked)
+        assert looked > 0
+        assert nvml.over_nvlink(*pair) is first
+        assert len(asked) == looked
 
     def test_links_without_it(self) -> None:
         assert link_between("GPU-0", "GPU-0") == "same device"

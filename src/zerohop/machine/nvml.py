@@ -122,8 +122,10 @@ def read_nvidia() -> Nvidia:
     return Nvidia("", driver=driver.value.decode(errors="replace"), cuda=version, gpus=gpus, pairs=tuple(pairs))
 
 
+# Asked anew, the library takes longer than the driver does to open a peer's memory, which each new allocation needs.
+@functools.cache
 def over_nvlink(uuid: str, other: str) -> bool | None:
-    """Tell whether two GPUs reach each other by NVLink; None if that is not known."""
+    """Tell whether two GPUs reach each other by NVLink; None if that is not known. A pair is looked up once."""
     library, *_ = _open()
     if library is None:
         return None

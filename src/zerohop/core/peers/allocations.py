@@ -161,6 +161,9 @@ class Allocations:
             self._check(message, fds)
             if message.provider == SHM and is_memory_or_pipe(fds[0]):
                 future.set_result(self._map(message, fds[0]))
+            elif not fds:
+                # No driver is asked before a device opens the memory, which another thread has it do.
+                future.set_result(self._take_memory(message, []))
             else:
                 # A file system or a driver may take long. The thread needs copies of its own, because the caller closes
                 # these.
