@@ -154,6 +154,7 @@ void register_fabric(nb::module_& m);
 void register_grants(nb::module_& m);
 void register_held_descriptor(nb::module_& m);
 void register_storage(nb::module_& m);
+void register_device_queue(nb::module_& m);
 void register_transfers(nb::module_& m);
 
 } // namespace zerohop::bind

@@ -1,0 +1,144 @@
+// Binds what carries out the entries that kernels post.
+#include "bind/files.hpp"
+#include "device/proxy.hpp"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace zerohop::bind {
+
+namespace {
+
+using device::ControlLayout;
+using device::Proxy;
+
+// Keeps neither alive: the engine has the proxy until that is closed.
+struct PyProxy {
+    std::weak_ptr<Engine> engine;
+    std::weak_ptr<Proxy> proxy;
+    std::vector<std::pair<int, uint64_t>> places; // device, and where the memory begins for it
+};
+
+using Locals = std::vector<std::tuple<uint64_t, uint64_t, uint8_t>>;
+using Peers = std::vector<std::tuple<uint64_t, uint64_t, uint8_t, std::vector<uint64_t>>>;
+
+void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRegion& control, const PyRegion& scratch,
+                uint64_t slots, const Locals& locals, const Peers& peers, const nb::list& reached, int device,
+                uint64_t timeout_ns) {
+    std::vector<device::LocalFacts> local_facts;
+    for (const auto& [offset, nbytes, rights] : locals) {
+        local_facts.push_back({offset, nbytes, rights});
+    }
+    std::vector<device::PeerFacts> peer_facts;
+    for (const auto& [offset, nbytes, rights, routes] : peers) {
+        if (!routes.empty() && routes.size() != locals.size() + 1) {
+            throw nb::value_error("not one route for each local, and one for the scratch memory");
+        }
+        peer_facts.push_back({offset, nbytes, rights, routes});
+    }
+    if (slots == 0 || (slots & (slots - 1)) != 0) {
+        throw nb::value_error("the number of slots is a power of two");
+    }
+    control.check(0, ControlLayout(peers.size(), slots).nbytes);
+    scratch.check(0, peers.size() * 8);
+    std::vector<Target> targets;
+    for (const nb::handle each : reached) {
+        targets.push_back(Target::of(each));
+    }
+    const std::shared_ptr<Region> control_region = control.get();
+    const std::shared_ptr<Region> scratch_region = scratch.get();
+    std::vector<std::pair<int, uint64_t>> where;
+    std::shared_ptr<Proxy> proxy;
+    {
+        const Released release;
+        std::vector<Place> places;
+        if (device >= 0) {
+            control_region->register_with_devices(engine->accelerators());
+        }
+        for (const Target& target : targets) {
+            Place place;
+            if (target.region && target.region->is_host() && device >= 0) {
+                target.region->register_with_devices(engine->accelerators());
+            }
+            if (const Outcome outcome = target.pin(place); !outcome.ok()) {
+                throw NativeError(outcome, "");
+            }
+            where.emplace_back(place.device,
+                               place.host != nullptr ? reinterpret_cast<uint64_t>(place.host) : place.address);
+            places.push_back(std::move(place));
+        }
+        proxy = std::make_shared<Proxy>(*engine, control_region, scratch_region, slots, std::move(local_facts),
+                                        std::move(peer_facts), std::move(places), timeout_ns);
+        engine->add_work(proxy);
+    }
+    new (self) PyProxy{engine, proxy, std::move(where)};
+}
+
+} // namespace
+
+void register_device_queue(nb::module_& m) {
+    nb::class_<PyProxy>(m, "Proxy", "Carries out what kernels of a device ask for.")
+        .def("__init__", &make_proxy, nb::arg("engine"), nb::arg("control"), nb::arg("scratch"), nb::arg("slots"),
+             nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("device"), nb::arg("timeout_ns"),
+             "locals: offset, bytes and rights. peers: the same, and one route for each local and one for the scratch "
+             "memory, or none. reached: the memory that kernels reach, which stays pinned.")
+        .def_prop_ro(
+            "places", [](const PyProxy& self) { return self.places; },
+            "The number of a device, or -1, and where the memory begins for it, of all that is reached.")
+        .def_static(
+            "control_layout",
+            [](uint64_t peers, uint64_t slots) {
+                const ControlLayout layout(peers, slots);
+                return std::tuple(ControlLayout::kTaken, ControlLayout::kState, ControlLayout::kPeers,
+                                  ControlLayout::kPeerBytes, layout.results, layout.fifo, layout.nbytes);
+            },
+            nb::arg("peers"), nb::arg("slots"),
+            "Where the parts of the control memory lie: taken, state, peers, bytes of a peer, results, FIFO; and its "
+            "size.")
+        .def(
+            "look",
+            [](const PyProxy& self, bool begin) {
+                const std::shared_ptr<Engine> engine = self.engine.lock();
+                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
+                if (engine && proxy) {
+                    begin ? proxy->begin_looking() : proxy->end_looking();
+                    engine->kick();
+                }
+            },
+            nb::arg("begin"), "Looks for entries from now on, or has one reason less to.")
+        .def(
+            "lose",
+            [](const PyProxy& self, size_t peer) {
+                if (const std::shared_ptr<Proxy> proxy = self.proxy.lock()) {
+                    proxy->lose(peer);
+                }
+            },
+            nb::arg("peer"), "Tells kernels that a peer is lost.")
+        .def(
+            "failure",
+            [](const PyProxy& self, size_t peer) {
+                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
+                const Outcome found = proxy ? proxy->failure(peer) : Outcome{};
+                return std::pair(static_cast<int>(found.status), static_cast<int>(found.reason));
+            },
+            nb::arg("peer"), "The status and the reason of the first failure of what was posted to a peer.")
+        .def("close", [](PyProxy& self) {
+            const std::shared_ptr<Engine> engine = self.engine.lock();
+            const std::shared_ptr<Proxy> proxy = self.proxy.lock();
+            self.proxy.reset();
+            if (engine && proxy) {
+                const Released release;
+                engine->close_work(proxy, {Status::closed, Reason::owner_closed});
+            }
+        });
+}
+
+} // namespace zerohop::bind

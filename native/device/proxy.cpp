@@ -1,0 +1,330 @@
+#include "device/proxy.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace zerohop::device {
+
+namespace {
+
+constexpr size_t kTakenAtOnce = 256;
+// Entries of one peer that are under way at the same time, and those that wait here; beyond that they wait in the FIFO.
+constexpr size_t kUnderWay = 256;
+constexpr size_t kWaiting = 1 << 16;
+constexpr uint64_t kWordBytes = 8;
+// Looks that find nothing until the thread lets others go first.
+constexpr uint64_t kLooksPerTurn = 64;
+constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
+constexpr Outcome kRights{Status::access_denied, Reason::rights};
+constexpr Outcome kMisaligned{Status::access_denied, Reason::misaligned};
+constexpr Outcome kMalformed{Status::protocol, Reason::malformed};
+constexpr Outcome kLost{Status::peer_lost, Reason::none};
+
+bool within(uint64_t place, uint64_t length, uint64_t nbytes) {
+    return place <= nbytes && length <= nbytes - place;
+}
+
+// Tells whether an entry begins only when all that was posted to its peer before has ended.
+bool waits_for_earlier(Op op) {
+    return op != Op::put && op != Op::get && op != Op::compare;
+}
+
+bool gives_result(Op op) {
+    return op == Op::fetch_add || op == Op::compare_swap;
+}
+
+} // namespace
+
+Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Region> scratch, uint64_t slots,
+             std::vector<LocalFacts> locals, std::vector<PeerFacts> peers, std::vector<Place> places,
+             uint64_t timeout_ns)
+    : engine_(engine), control_(std::move(control)), scratch_(std::move(scratch)), locals_(std::move(locals)),
+      places_(std::move(places)), slots_(slots), timeout_ns_(timeout_ns), memory_(control_->host()),
+      layout_(peers.size(), slots), fifo_(reinterpret_cast<Entry*>(memory_ + layout_.fifo), slots),
+      targets_(peers.size()), published_ns_(slots) {
+    for (size_t i = 0; i < peers.size(); ++i) {
+        targets_[i].facts = std::move(peers[i]);
+    }
+}
+
+bool Proxy::poll() {
+    bool moved = false;
+    if (!closed_.load(std::memory_order_relaxed) && looks()) {
+        moved = take();
+    }
+    if (left_.load(std::memory_order_relaxed) != 0) {
+        for (size_t i = 0; i < targets_.size(); ++i) {
+            moved |= advance(i);
+        }
+    }
+    // The kernels of a small host may be threads, which need its processors.
+    empty_looks_ = moved ? 0 : empty_looks_ + 1;
+    if (empty_looks_ % kLooksPerTurn == kLooksPerTurn - 1) {
+        std::this_thread::yield();
+    }
+    return moved;
+}
+
+bool Proxy::take() {
+    const bool drains = drains_.exchange(false, std::memory_order_seq_cst);
+    bool taken = false;
+    bool empty = false;
+    for (size_t i = 0; i < kTakenAtOnce; ++i) {
+        const bool full = std::any_of(targets_.begin(), targets_.end(),
+                                      [](const Target& target) { return target.items.size() >= kWaiting; });
+        if (full) {
+            break;
+        }
+        const uint64_t number = fifo_.taken();
+        const std::optional<Decoded> entry = fifo_.take();
+        if (!entry) {
+            empty = true;
+            break;
+        }
+        taken = true;
+        if (entry->peer >= targets_.size() || targets_[entry->peer].facts.routes.empty()) {
+            publish(ControlLayout::kState, kFailed); // no kernel of ours writes that: its memory was overwritten
+            continue;
+        }
+        Item item{.entry = *entry, .number = number, .compare = compare_};
+        if (entry->op == Op::compare_swap && !compares_) {
+            item.entry.op = Op::none;
+        }
+        compares_ = entry->op == Op::compare;
+        compare_ = entry->value;
+        targets_[entry->peer].items.push_back(std::move(item));
+        left_.fetch_add(1, std::memory_order_release);
+    }
+    if (taken) {
+        publish(ControlLayout::kTaken, fifo_.taken());
+    }
+    if (drains && !empty) {
+        drains_.store(true, std::memory_order_seq_cst);
+    }
+    return taken;
+}
+
+bool Proxy::advance(size_t number) {
+    Target& target = targets_[number];
+    if (target.items.empty()) {
+        return false;
+    }
+    bool moved = collect(number);
+    while (target.begun < std::min(target.items.size(), kUnderWay)) {
+        Item& item = target.items[target.begun];
+        if ((target.open != 0 && waits_for_earlier(item.entry.op)) || !begin(number, item)) {
+            break;
+        }
+        ++target.begun;
+        moved = true;
+    }
+    size_t ended = 0;
+    while (!target.items.empty() && target.items.front().state == Item::State::ended) {
+        target.items.pop_front();
+        --target.begun;
+        ++ended;
+    }
+    if (ended != 0) {
+        target.ended += ended;
+        publish(peer_at(number), target.ended);
+        left_.fetch_sub(ended, std::memory_order_release);
+    }
+    return moved || ended != 0;
+}
+
+// Takes the ends of operations that are under way.
+bool Proxy::collect(size_t number) {
+    Target& target = targets_[number];
+    bool found = false;
+    for (size_t i = 0; target.open != 0 && i < target.begun; ++i) {
+        Item& item = target.items[i];
+        // A lane that still holds an operation whose time is up may touch its memory.
+        if (item.state == Item::State::posted && item.op->done() && item.op->holders() == 1) {
+            --target.open;
+            found = true;
+            end(number, item, {item.op->status(), item.op->reason()}, item.op->value());
+        }
+    }
+    return found;
+}
+
+// Carries an entry out, or begins to; false if the lane is full.
+bool Proxy::begin(size_t number, Item& item) {
+    Target& target = targets_[number];
+    const Decoded& entry = item.entry;
+    if (target.lost.load(std::memory_order_acquire) && target.failure.ok()) {
+        fail(number, kLost);
+    }
+    if (const Outcome outcome = target.failure.ok() ? check(target, item) : target.failure; !outcome.ok()) {
+        end(number, item, outcome, 0);
+        return true;
+    }
+    if (entry.op == Op::fence || entry.op == Op::compare) {
+        end(number, item, {}, 0);
+        return true;
+    }
+    if (gives_result(entry.op) && !place_is_free(item.number)) {
+        return false;
+    }
+    const bool transfers = entry.op == Op::put || entry.op == Op::get;
+    const std::shared_ptr<const Route> route =
+        engine_.route(target.facts.routes[transfers ? entry.local : locals_.size()]);
+    if (!route) {
+        end(number, item, {Status::closed, Reason::lane_closed}, 0); // the memory was revoked, or the lane has failed
+        return true;
+    }
+    Request request;
+    request.route = route.get();
+    request.remote_offset = target.facts.offset + entry.place;
+    request.local_offset = transfers ? locals_[entry.local].offset + entry.source : number * kWordBytes;
+    request.nbytes = transfers ? entry.nbytes : kWordBytes;
+    request.operand = entry.value;
+    request.compare = item.compare;
+    request.deadline_ns = timeout_ns_ == 0 ? 0 : request.started_ns + timeout_ns_;
+    switch (entry.op) {
+    case Op::put:
+        request.kind = Kind::write;
+        break;
+    case Op::get:
+        request.kind = Kind::read;
+        break;
+    case Op::set:
+        // Nothing else that is under way reads the word: a signal waits for all that was posted before.
+        std::memcpy(scratch_->host() + request.local_offset, &entry.value, kWordBytes);
+        request.kind = Kind::write;
+        break;
+    case Op::compare_swap:
+        request.kind = Kind::compare_swap;
+        break;
+    default:
+        request.kind = Kind::fetch_add;
+        break;
+    }
+    const zerohop::Posted posted = engine_.try_post(*route->endpoint, request);
+    switch (posted.what) {
+    case zerohop::Posted::What::retry:
+        return false;
+    case zerohop::Posted::What::posted:
+        item.op = posted.op;
+        item.state = Item::State::posted;
+        ++target.open;
+        return true;
+    default:
+        end(number, item, posted.outcome, posted.value);
+        return true;
+    }
+}
+
+Outcome Proxy::check(const Target& target, const Item& item) const {
+    const Decoded& entry = item.entry;
+    switch (entry.op) {
+    case Op::put:
+    case Op::get: {
+        if (entry.local >= locals_.size()) {
+            return kMalformed;
+        }
+        const LocalFacts& local = locals_[entry.local];
+        if (!within(entry.place, entry.nbytes, target.facts.nbytes) ||
+            !within(entry.source, entry.nbytes, local.nbytes)) {
+            return kBounds;
+        }
+        const bool put = entry.op == Op::put;
+        const bool may = (target.facts.rights & (put ? kRightWrite : kRightRead)) != 0 &&
+                         (local.rights & (put ? kRightRead : kRightWrite)) != 0;
+        return may ? Outcome{} : kRights;
+    }
+    case Op::set:
+    case Op::add:
+    case Op::fetch_add:
+    case Op::compare_swap:
+        if (!within(entry.place, kWordBytes, target.facts.nbytes)) {
+            return kBounds;
+        }
+        if (entry.place % kWordBytes != 0) {
+            return kMisaligned;
+        }
+        return (target.facts.rights & kRightWrite) != 0 ? Outcome{} : kRights;
+    case Op::fence:
+    case Op::compare:
+        return {};
+    default:
+        return kMalformed;
+    }
+}
+
+void Proxy::end(size_t number, Item& item, Outcome outcome, uint64_t value) {
+    item.state = Item::State::ended;
+    item.op.reset();
+    if (!outcome.ok()) {
+        fail(number, outcome);
+    }
+    if (gives_result(item.entry.op) && outcome.ok()) {
+        const uint64_t at = result_at(item.number);
+        published_ns_[item.number & (slots_ - 1)] = now_ns();
+        __atomic_store_n(word_at(at), value, __ATOMIC_RELAXED);
+        publish(at + kWordBytes, item.number + 1);
+    }
+}
+
+// Tells whether the kernel that waited for the result of an earlier entry has read it. One whose time was up reads
+// none.
+bool Proxy::place_is_free(uint64_t number) const {
+    return __atomic_load_n(word_at(result_at(number) + kWordBytes), __ATOMIC_ACQUIRE) == 0 ||
+           now_ns() - published_ns_[number & (slots_ - 1)] > timeout_ns_;
+}
+
+void Proxy::fail(size_t number, Outcome outcome) {
+    {
+        const std::lock_guard lock(failures_);
+        if (targets_[number].failure.ok()) {
+            targets_[number].failure = outcome;
+        }
+        outcome = targets_[number].failure;
+    }
+    publish(peer_at(number) + kWordBytes, outcome.status == Status::peer_lost ? kPeerLost : kFailed);
+}
+
+void Proxy::lose(size_t peer) {
+    targets_[peer].lost.store(true, std::memory_order_release);
+    {
+        // A failure that was noticed before stays the reason.
+        const std::lock_guard lock(failures_);
+        if (!targets_[peer].failure.ok() && targets_[peer].failure.status != Status::peer_lost) {
+            return;
+        }
+    }
+    publish(peer_at(peer) + kWordBytes, kPeerLost);
+}
+
+Outcome Proxy::failure(size_t peer) const {
+    const std::lock_guard lock(failures_);
+    if (targets_[peer].failure.ok() && targets_[peer].lost.load(std::memory_order_acquire)) {
+        return kLost;
+    }
+    return targets_[peer].failure;
+}
+
+Backlog Proxy::backlog() const {
+    const bool looking = !closed_.load(std::memory_order_acquire) && looks();
+    return {.ready = looking || left_.load(std::memory_order_acquire) != 0};
+}
+
+void Proxy::close(Outcome outcome) {
+    publish(ControlLayout::kState, kClosed);
+    closed_.store(true, std::memory_order_release);
+    for (size_t i = 0; i < targets_.size(); ++i) {
+        Target& target = targets_[i];
+        for (size_t at = target.begun; at < target.items.size(); ++at) {
+            end(i, target.items[at], outcome, 0);
+        }
+        target.begun = target.items.size();
+    }
+}
+
+bool Proxy::idle() const {
+    return closed_.load(std::memory_order_acquire) && left_.load(std::memory_order_acquire) == 0;
+}
+
+} // namespace zerohop::device

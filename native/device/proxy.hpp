@@ -1,0 +1,140 @@
+// Carries out what kernels of a device ask for: takes their entries out of a FIFO, checks them, and posts them to
+// lanes.
+//
+// Entries of one peer are carried out in their order as far as they need one: puts and gets begin at once, while
+// signals, atomics and fences wait until everything that was posted to the same peer before has ended. Peers wait for
+// each other in nothing. After a failure nothing more goes to that peer, since a signal must not tell of bytes that
+// never arrived.
+#pragma once
+
+#include "device/entries.hpp"
+#include "engine/engine.hpp"
+#include "engine/work.hpp"
+#include "memory/place.hpp"
+#include "memory/region.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace zerohop::device {
+
+// Where the parts of the memory lie that the host and the device write to, in one region of the host.
+struct ControlLayout {
+    // Byte offsets.
+    static constexpr uint64_t kTaken = 0;
+    static constexpr uint64_t kState = 8;
+    static constexpr uint64_t kPeers = 64;
+    static constexpr uint64_t kPeerBytes = 64; // ended, state; a line of its own
+    explicit ControlLayout(uint64_t peers, uint64_t slots)
+        : results(kPeers + peers * kPeerBytes), fifo(results + slots * sizeof(Result)),
+          nbytes(fifo + slots * sizeof(Entry)) {}
+    uint64_t results;
+    uint64_t fifo;
+    uint64_t nbytes;
+};
+
+struct LocalFacts {
+    uint64_t offset = 0; // in its region
+    uint64_t nbytes = 0;
+    uint8_t rights = 0;
+};
+
+struct PeerFacts {
+    uint64_t offset = 0; // in its share
+    uint64_t nbytes = 0;
+    uint8_t rights = 0;
+    // Of each local, and last of the scratch memory; empty if kernels reach the memory by themselves.
+    std::vector<uint64_t> routes;
+};
+
+class Proxy final : public Work {
+public:
+    // `control`: memory of the host as ControlLayout says, all zero. `scratch`: 8 bytes for each peer. `places`: the
+    // memory that kernels reach, which stays pinned until the Proxy is gone.
+    Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Region> scratch, uint64_t slots,
+          std::vector<LocalFacts> locals, std::vector<PeerFacts> peers, std::vector<Place> places, uint64_t timeout_ns);
+
+    // Any thread. Entries are looked for while there are more begins than ends; those that are there at an end are
+    // taken.
+    void begin_looking() { looking_.fetch_add(1, std::memory_order_seq_cst); }
+    void end_looking() {
+        drains_.store(true, std::memory_order_seq_cst);
+        looking_.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    // Any thread. Tells kernels that a peer is lost, and ends what is left for it.
+    void lose(size_t peer);
+    // Any thread. Returns the first failure of what was posted to a peer; ok if there is none.
+    [[nodiscard]] Outcome failure(size_t peer) const;
+
+    bool poll() override;
+    int fd() const override { return -1; }
+    Backlog backlog() const override;
+    void close(Outcome outcome) override;
+    bool idle() const override;
+    void abandon() override { left_.store(0, std::memory_order_release); }
+
+private:
+    struct Item {
+        Decoded entry;
+        uint64_t number = 0; // index in the FIFO
+        uint64_t compare = 0;
+        enum class State : uint8_t { waits, posted, ended } state = State::waits;
+        OpRef op{};
+    };
+    struct Target {
+        PeerFacts facts;
+        std::deque<Item> items; // that have not ended, or behind one that has not
+        size_t begun = 0;       // of these, from the first
+        size_t open = 0;        // of these, that have not ended
+        uint64_t ended = 0;
+        std::atomic<bool> lost{false};
+        Outcome failure;
+    };
+
+    [[nodiscard]] bool looks() const {
+        return looking_.load(std::memory_order_seq_cst) > 0 || drains_.load(std::memory_order_seq_cst);
+    }
+    [[nodiscard]] bool take();
+    [[nodiscard]] bool advance(size_t number);
+    [[nodiscard]] bool begin(size_t number, Item& item);
+    [[nodiscard]] bool collect(size_t number);
+    [[nodiscard]] Outcome check(const Target& target, const Item& item) const;
+    void end(size_t number, Item& item, Outcome outcome, uint64_t value);
+    void fail(size_t number, Outcome outcome);
+    [[nodiscard]] bool place_is_free(uint64_t number) const;
+    [[nodiscard]] uint64_t result_at(uint64_t number) const {
+        return layout_.results + (number & (slots_ - 1)) * sizeof(Result);
+    }
+    void publish(uint64_t offset, Word value) { __atomic_store_n(word_at(offset), value, __ATOMIC_RELEASE); }
+    [[nodiscard]] Word* word_at(uint64_t offset) const { return reinterpret_cast<Word*>(memory_ + offset); }
+    [[nodiscard]] static constexpr uint64_t peer_at(size_t number) {
+        return ControlLayout::kPeers + number * ControlLayout::kPeerBytes;
+    }
+
+    Engine& engine_;
+    const std::shared_ptr<Region> control_;
+    const std::shared_ptr<Region> scratch_;
+    const std::vector<LocalFacts> locals_;
+    const std::vector<Place> places_;
+    const uint64_t slots_;
+    const uint64_t timeout_ns_;
+    std::byte* const memory_;
+    const ControlLayout layout_;
+    Fifo fifo_;
+    std::vector<Target> targets_;
+    std::vector<uint64_t> published_ns_; // when a result came to each place
+    uint64_t compare_ = 0;               // of the entry before
+    bool compares_ = false;
+    uint64_t empty_looks_ = 0;    // since one that found something
+    mutable std::mutex failures_; // guards Target::failure
+    std::atomic<int> looking_{0};
+    std::atomic<bool> drains_{false}; // the FIFO is looked at until it is empty once
+    std::atomic<uint64_t> left_{0};   // items
+    std::atomic<bool> closed_{false};
+};
+
+} // namespace zerohop::device

@@ -1,0 +1,110 @@
+"""Lays out the memory by which a kernel knows a Queue, as `zerohop/device/layout.hpp` declares it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+LAYOUT: Final = 0x7A65726F686F7001
+PEER: Final = 0  # kernels reach the memory by loads and stores
+PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
+
+MAX_PEERS: Final = 1 << 9
+MAX_LOCALS: Final = 1 << 8
+MAX_BYTES: Final = 1 << 40  # of the memory of one peer or one local
+_WORD: Final = 8
+_QUEUE_WORDS: Final = 16
+_PEER_WORDS: Final = 8
+_LOCAL_WORDS: Final = 4
+# In words of the counters: the head, the entries taken as far as kernels know, and one line further the posted ones.
+_HEAD: Final = 0
+_SEEN: Final = 1
+_POSTED: Final = 8
+
+
+class PeerEntry(NamedTuple):
+    """Describes a peer's memory to kernels; ``base`` is where they reach it, 0 if they do not."""
+
+    base: int | None
+    nbytes: int
+    rights: int
+
+
+class LocalEntry(NamedTuple):
+    """Describes memory of this side to kernels; ``on_host``: it is the host's, and the kernels run on a GPU."""
+
+    base: int
+    nbytes: int
+    rights: int
+    on_host: bool
+
+
+class Control(NamedTuple):
+    """Holds the addresses of what the host and kernels share, in memory of the host."""
+
+    taken: int
+    state: int
+    peers: int
+    peer_bytes: int
+    results: int
+    fifo: int
+
+
+def descriptor_bytes(peers: int, locals_: int) -> int:
+    """Return the size of a descriptor, with its tables. A kernel may look at the first local, also where none is."""
+    return (_QUEUE_WORDS + peers * _PEER_WORDS + max(1, locals_) * _LOCAL_WORDS) * _WORD
+
+
+def counter_bytes(peers: int) -> int:
+    """Return the size of the counters that kernels count in."""
+    return (_POSTED + peers) * _WORD
+
+
+def lay_out(
+    at: int,
+    counters: int,
+    control: Control,
+    slots: int,
+    timeout_ns: int,
+    peers: list[PeerEntry],
+    locals_: list[LocalEntry],
+) -> bytes:
+    """Return the descriptor's bytes.
+
+    Args:
+        at: address at which they will lie.
+        counters: address of the counters, which are zero.
+        control: addresses of the shared memory.
+        slots: entries of the FIFO.
+        timeout_ns: of every wait of a kernel.
+        peers: the peers' memory.
+        locals_: the memory of this side.
+    """
+    words = np.zeros(descriptor_bytes(len(peers), len(locals_)) // _WORD, np.uint64)
+    peers_at, locals_at = _QUEUE_WORDS, _QUEUE_WORDS + len(peers) * _PEER_WORDS
+    words[:13] = (
+        LAYOUT,
+        len(peers),
+        len(locals_),
+        at + peers_at * _WORD,
+        at + locals_at * _WORD,
+        slots,
+        control.fifo,
+        control.results,
+        counters + _HEAD * _WORD,
+        counters + _SEEN * _WORD,
+        control.taken,
+        control.state,
+        timeout_ns,
+    )
+    for number, peer in enumerate(peers):
+        mode, base = (PROXY, 0) if peer.base is None else (PEER, peer.base)
+        shared = control.peers + number * control.peer_bytes
+        posted = counters + (_POSTED + number) * _WORD
+        start = peers_at + number * _PEER_WORDS
+        words[start : start + 7] = (mode, base, peer.nbytes, peer.rights, posted, shared, shared + _WORD)
+    for number, local in enumerate(locals_):
+        start = locals_at + number * _LOCAL_WORDS
+        words[start : start + 4] = local
+    return words.tobytes()

@@ -1,0 +1,311 @@
+"""Declares Queue, through which kernels of a GPU reach the memory of other processes."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from zerohop._native import NativeError, Proxy, Status
+from zerohop.config.checks import as_int
+from zerohop.core.face import HOST, Face, Memory, RemoteBuffer, View, keep_reached, offset_of, region_of, start_of
+from zerohop.device.descriptor import (
+    MAX_BYTES,
+    MAX_LOCALS,
+    MAX_PEERS,
+    Control,
+    LocalEntry,
+    PeerEntry,
+    counter_bytes,
+    descriptor_bytes,
+    lay_out,
+)
+from zerohop.device.status import FAILED, TIMED_OUT
+from zerohop.errors import AccessDenied, Closed, DeadlineExceeded, Unsupported, copy_of, from_native
+from zerohop.shown import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zerohop.core.face import Context, Link, Local, Route
+    from zerohop.errors import ZerohopError
+
+Mode = Literal["auto", "peer", "proxy"]
+_MODES: Final = ("auto", "peer", "proxy")
+_RIGHTS: Final = {"r": 1, "w": 2, "rw": 3}
+_LONGEST_S: Final = 3600.0  # of a kernel's wait: no kernel is to wait for ever
+
+
+class _Way(NamedTuple):
+    """Holds how kernels reach one peer: the memory itself, or the routes of its entries; and which way that is."""
+
+    reached: Any
+    routes: list[Route]
+    told: str
+
+
+class Queue(Face):
+    """Gives kernels of one GPU the memory of peers: to put bytes there, get them, signal, and wait for signals.
+
+    It is made of handles and registered memory; no other process takes part. ``pointer`` is its one argument for a
+    kernel. The functions for kernels name a peer, and memory of this side, by its place in the lists here. Kernels work
+    within ``with queue.active():``, and on the same streams as always.
+
+    Each peer is reached in one of two ways, which kernels do not see:
+
+    - ``"peer"``: by the GPU's own loads and stores, where it reaches the memory.
+    - ``"proxy"``: by entries in a FIFO, which this process takes out, checks, and posts over any provider. It looks for
+      them only while the Queue is active.
+
+    After a transfer has failed nothing more goes to that peer through the proxy; kernels get FAILED or PEER_LOST from
+    their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than ``timeout`` ends the Queue for all
+    kernels (TIMED_OUT).
+
+    Attributes:
+        context: the Context that it uses.
+        pointer: address of its descriptor, an int: the one argument of a kernel. It is good until `close`.
+        modes: of each peer, ``"peer"`` or ``"proxy"``.
+    """
+
+    _copy_refusal = "a Queue stays in its process, and is not copied; make one there, of the same handles"
+
+    def __init__(
+        self,
+        ctx: Context,
+        peers: Sequence[RemoteBuffer],
+        local: Sequence[Local] = (),
+        *,
+        mode: Mode = "auto",
+        device: str | None = None,
+        slots: int = 4096,
+        timeout: float | None = None,
+    ) -> None:
+        """Connect to the owners of the handles as far as that is needed, and wait for it.
+
+        Args:
+            ctx: the Context.
+            peers: the handles that kernels reach, which kernels name by their places here; 512 at most.
+            local: memory of this side that kernels put from, get to or wait on, likewise; 256 at most. Arrays and
+                tensors are registered.
+            mode: how peers are reached; ``"auto"``: ``"peer"`` where that is possible.
+            device: the GPU that the kernels run on; None: the one that has memory of ``local``, or the host.
+            slots: entries of the FIFO, a power of two.
+            timeout: seconds that connecting, a kernel's wait and a transfer may take; None: the Context's.
+
+        Raises:
+            ValueError: ``local`` has memory of two GPUs, or there are too many of something.
+            TypeError: no handles, or nothing that can be registered.
+            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory.
+            DeadlineExceeded, PeerLost, AccessDenied, Closed: the errors of ``Context.read``.
+        """
+        super().__init__(ctx, {}, timeout)
+        self._closing: Closed | None = None
+        if mode not in _MODES:
+            raise ValueError(f'mode is "auto", "peer" or "proxy", not {shown(mode)}')
+        self._mode = mode
+        self._slots = _checked_slots(slots)
+        self._handles = [_checked_handle(number, each) for number, each in enumerate(peers)]
+        self._local = [self._view(each) for each in local]
+        self._device = _device_of(self._local, device)
+        _check_counts(self._handles, self._local)
+        core = self._core
+        self._index = core.devices.index_of(self._device)
+        allowed = core.timeout_ns if timeout is None else self._timeout_ns
+        self._timeout_ns = allowed or int(_LONGEST_S * 1e9)
+        self._losses: dict[int, ZerohopError] = {}
+        self._scratch = ctx.alloc(8 * max(1, len(self._handles)))
+        self._ways: list[_Way] = self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
+        self.modes = tuple("proxy" if way.reached is None else "peer" for way in self._ways)
+        self._open()
+        self._join_context()
+
+    def check(self) -> None:
+        """Raise the first error of what kernels have posted; return if there is none.
+
+        Raises:
+            PeerLost: a peer is gone.
+            AccessDenied, DeadlineExceeded, DeviceFailed, ...: a transfer was refused or failed.
+            Closed: the Queue is closed.
+        """
+        self._check()
+        for number, handle in enumerate(self._handles):
+            if number in self._losses:
+                raise copy_of(self._losses[number])
+            status, reason = self._proxy.failure(number)
+            if status != Status.OK.value:
+                raise from_native(status, reason, peer=handle.owner, operation="device.put")
+            if self._state_of(number) == FAILED:
+                raise AccessDenied(
+                    f"a kernel asked for what peer {number} does not have, for a word that is not aligned to 8 bytes, "
+                    "or for more than the handle's rights",
+                    peer=handle.owner,
+                    fix="compare the arguments of the kernel's calls with the lists that the Queue was made of",
+                )
+        state = int(self._words[1])
+        if state == TIMED_OUT:
+            raise DeadlineExceeded(
+                "a kernel found no free slot in the FIFO for longer than the Queue's timeout",
+                fix="run kernels within `with queue.active():`, and make another Queue",
+            )
+        if state == FAILED:
+            raise AccessDenied(
+                "a kernel named a peer that the Queue does not have, or wrote to its memory",
+                fix=f"peers are numbered from 0 to {len(self._handles) - 1}",
+            )
+
+    def _state_of(self, number: int) -> int:
+        return int(self._words[(self._peers_at + number * self._peer_bytes) // 8 + 1])
+
+    @contextmanager
+    def active(self) -> Iterator[Queue]:
+        """Have this process look for entries of kernels, without a pause, until the end of the ``with`` block.
+
+        What kernels have posted before its end is carried out, also after it. Wait for them within the block, such as
+        by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is active the next time.
+
+        Raises:
+            Closed: the Queue is closed.
+        """
+        self._check()
+        proxy = self._proxy
+        looks = "proxy" in self.modes
+        if looks:
+            proxy.look(True)
+        try:
+            yield self
+        finally:
+            if looks:
+                proxy.look(False)
+
+    def explain(self) -> str:
+        """Return a line for each peer: how kernels reach it, and why not in the other way."""
+        lines = [f"kernels on {self._device}"]
+        return "\n".join(lines + [f"  peer {number}: {way.told}" for number, way in enumerate(self._ways)])
+
+    @property
+    def taken(self) -> int:
+        """Return the number of entries that this process has taken out of the FIFO."""
+        return int(self._words[0])
+
+    def close(self) -> None:
+        """Close the Queue; idempotent. Waits of kernels return CLOSED; what was not posted yet is dropped."""
+        self._end_once(self._close)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_proxy"):
+            self._proxy.close()
+
+    def _close(self) -> None:
+        self._closing = Closed("this Queue is closed", fix="make another one")
+        self._leave_context()
+        self._proxy.close()
+
+    def _check(self) -> None:
+        if self._closing is not None:
+            raise copy_of(self._closing)
+        self._core.check_open()
+
+    async def _find_ways(self) -> list[_Way]:
+        return [await self._way_to(number, remote) for number, remote in enumerate(self._handles)]
+
+    async def _way_to(self, number: int, remote: RemoteBuffer) -> _Way:
+        """Return how kernels reach a handle. On the control thread."""
+        views = [*self._local, self._scratch]
+        why = "it is not asked for"
+        if self._mode != "proxy":
+            # Memory of the kernels' own GPU leads to the path by which that GPU reaches the peer.
+            own = [view for view in views if view.device == self._device]
+            route, reached = await self._reach(own[0] if own else views[0], remote)
+            if reached is not None and reached.place()[0] == self._index:
+                return _Way(reached, [route], f"peer, {route.explanation}")
+            why = f"{route.explanation.provider} reaches {remote.device} only by a lane"
+            if reached is not None:
+                why = f"kernels on {self._device} do not reach memory of {remote.device}"
+        if self._mode == "peer":
+            raise Unsupported(
+                f"no kernel on {self._device} reaches peer {number} by itself: {why}",
+                fix='mode="auto", which goes through this process where it must',
+            )
+        routes = [(await self._reach(view, remote))[0] for view in views]
+        return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
+
+    def _open(self) -> None:
+        """Make the memory that kernels and this process share, and what takes the entries out."""
+        ctx, count = self.context, len(self._handles)
+        taken, state, peers, peer_bytes, results, fifo, nbytes = Proxy.control_layout(count, self._slots)
+        self._control = ctx.alloc(nbytes)
+        self._words = self._control.numpy().view("u8")
+        self._peers_at, self._peer_bytes = peers, peer_bytes
+        at = self._control.address
+        control = Control(at + taken, at + state, at + peers, peer_bytes, at + results, at + fifo)
+        locals_ = [(offset_of(view), view.nbytes, 1 if view.readonly else 3) for view in self._local]
+        targets = [
+            (start_of(remote), remote.nbytes, _RIGHTS[remote.rights], [] if way.reached else [r.id for r in way.routes])
+            for remote, way in zip(self._handles, self._ways, strict=True)
+        ]
+        reached = [*(region_of(view) for view in self._local), *(way.reached for way in self._ways if way.reached)]
+        self._kept = [keep_reached(route) for way in self._ways for route in way.routes]
+        engine = self._core.engine
+        shared = region_of(self._control), region_of(self._scratch)
+        try:
+            self._proxy = Proxy(engine, *shared, self._slots, locals_, targets, reached, self._index, self._timeout_ns)
+        except NativeError as error:
+            raise from_native(*error.args, operation="device.Queue") from None
+        places = [address for _, address in self._proxy.places]
+        of_peers = iter(places[len(self._local) :])
+        peer_entries = [
+            PeerEntry(next(of_peers) + start_of(remote) if way.reached else None, remote.nbytes, _RIGHTS[remote.rights])
+            for remote, way in zip(self._handles, self._ways, strict=True)
+        ]
+        local_entries = [
+            LocalEntry(place + offset, size, rights, self._index >= 0 and view.device == HOST)
+            for view, place, (offset, size, rights) in zip(self._local, places, locals_, strict=False)
+        ]
+        self._counters = ctx.alloc(counter_bytes(count), self._device)
+        self._counters.fill(0)
+        self._descriptor = ctx.alloc(descriptor_bytes(count, len(local_entries)), self._device)
+        self.pointer = self._descriptor.address
+        counters = self._counters.address
+        told = lay_out(self.pointer, counters, control, self._slots, self._timeout_ns, peer_entries, local_entries)
+        self._descriptor.write_bytes(0, told)
+
+    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
+        """Tell the kernels that a peer is gone. On the control thread."""
+        for number, remote in enumerate(self._handles):
+            if remote.owner == link.peer:
+                self._losses.setdefault(number, copy_of(error))
+                self._proxy.lose(number)
+
+
+def _checked_slots(slots: int) -> int:
+    number = as_int("slots", slots)
+    if not 16 <= number <= 1 << 20 or number & (number - 1):
+        raise ValueError(f"slots is a power of two from 16 to 1048576, not {shown(slots)}")
+    return number
+
+
+def _checked_handle(number: int, handle: object) -> RemoteBuffer:
+    if not isinstance(handle, RemoteBuffer):
+        raise TypeError(f"peers[{number}] is no RemoteBuffer, but {type(handle).__name__}; memory.share() makes one")
+    return handle
+
+
+def _check_counts(peers: Sequence[RemoteBuffer], local: Sequence[Memory | View]) -> None:
+    if not 1 <= len(peers) <= MAX_PEERS:
+        raise ValueError(f"a Queue has 1 to {MAX_PEERS} peers, not {len(peers)}")
+    if len(local) > MAX_LOCALS:
+        raise ValueError(f"a Queue has at most {MAX_LOCALS} memories of its own, not {len(local)}")
+    for number, each in enumerate([*peers, *local]):
+        if each.nbytes > MAX_BYTES:
+            which = f"peers[{number}]" if number < len(peers) else f"local[{number - len(peers)}]"
+            raise ValueError(f"{which} has {each.nbytes} bytes; kernels reach {MAX_BYTES} of each at most")
+
+
+def _device_of(local: Sequence[Memory | View], device: str | None) -> str:
+    """Return the device that the kernels run on."""
+    found = list(dict.fromkeys(each.device for each in local if each.device != HOST))
+    if device is None and len(found) > 1:
+        raise ValueError(f"local has memory of {' and of '.join(found)}; make a Queue for each GPU")
+    if device is not None and any(each != device for each in found):
+        raise ValueError(f"local has memory of {found[0]}, which kernels on {shown(device)} are not given")
+    return device or (found[0] if found else HOST)

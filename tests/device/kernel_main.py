@@ -1,0 +1,107 @@
+"""`kernel_main.py FD`: a process with a Context whose kernels Triton's interpreter runs; driven over a pipe."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import zerohop as zh
+from zerohop import device
+
+sys.path.insert(0, str(Path(__file__).parent))
+import kernels
+
+
+class Main:
+    """What the test may ask of this process."""
+
+    def __init__(self) -> None:
+        self.report = np.zeros(2, np.int64)
+        self.memories: list[zh.Memory] = []
+        self.queues: list[device.Queue] = []
+
+    def open(self, **settings: Any) -> str:
+        self.context = zh.Context(**settings)
+        return self.context.url
+
+    def alloc(self, nbytes: int) -> int:
+        self.memories.append(self.context.alloc(nbytes))
+        return len(self.memories) - 1
+
+    def share(self, number: int, rights: Any = "rw", start: int = 0, stop: int | None = None) -> bytes:
+        return bytes(self.memories[number][start:stop].share(rights))
+
+    def revoke(self, number: int) -> None:
+        self.memories[number].revoke(timeout=0.2)
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        self.memories[number].write_bytes(offset, data)
+
+    def read(self, number: int, offset: int = 0, nbytes: int | None = None) -> bytes:
+        return self.memories[number].read_bytes(offset, nbytes)
+
+    def queue(self, peers: list[bytes], local: list[int], **options: Any) -> tuple[str, ...]:
+        handles = [zh.RemoteBuffer.from_bytes(each) for each in peers]
+        queue = device.Queue(self.context, handles, [self.memories[each] for each in local], **options)
+        self.queues.append(queue)
+        return queue.modes
+
+    def explain(self) -> str:
+        return self.queues[-1].explain()
+
+    def taken(self) -> int:
+        return self.queues[-1].taken
+
+    def run(self, name: str, *arguments: int, active: bool = True) -> tuple[int, int]:
+        queue = self.queues[-1]
+        self.report[:] = -1
+        kernel = getattr(kernels, name)[(1,)]
+        if active:
+            with queue.active():
+                kernel(queue.pointer, self.report.ctypes.data, *arguments)
+        else:
+            kernel(queue.pointer, self.report.ctypes.data, *arguments)
+        return int(self.report[0]), int(self.report[1])
+
+    def check(self) -> str:
+        try:
+            self.queues[-1].check()
+        except zh.ZerohopError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def close_queue(self) -> None:
+        self.queues[-1].close()
+
+    def close_queue_later(self, seconds: float) -> None:
+        import threading
+
+        threading.Timer(seconds, self.queues[-1].close).start()
+
+    def close(self) -> None:
+        for queue in self.queues:
+            queue.close()
+        self.context.close()
+
+
+def main() -> None:
+    served = Main()
+    with Connection(int(sys.argv[1])) as pipe:
+        while True:
+            try:
+                name, arguments, options = pipe.recv()
+            except EOFError:
+                return
+            try:
+                pipe.send((True, getattr(served, name)(*arguments, **options)))
+            except Exception:
+                pipe.send((False, traceback.format_exc()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""One kernel for each function of `zerohop.device.triton`; each writes what it returns to an address."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+import zerohop.device.triton as zd
+
+
+@triton.jit
+def tell(report, status, value):
+    at = report.to(tl.pointer_type(tl.int64))
+    tl.store(at, status)
+    tl.store(at + 1, value)
+
+
+@triton.jit
+def put(queue, report, peer, there, local, here, nbytes):
+    tell(report, zd.put(queue, peer, there, local, here, nbytes), 0)
+
+
+@triton.jit
+def get(queue, report, peer, there, local, here, nbytes):
+    status = zd.get(queue, peer, there, local, here, nbytes)
+    if status == 0:
+        status = zd.flush(queue, peer)
+    tell(report, status, 0)
+
+
+@triton.jit
+def put_signal(queue, report, peer, there, local, here, nbytes, at, value):
+    tell(report, zd.put_signal(queue, peer, there, local, here, nbytes, at, value), 0)
+
+
+@triton.jit
+def signal(queue, report, peer, at, value):
+    tell(report, zd.signal(queue, peer, at, value), 0)
+
+
+@triton.jit
+def signal_add(queue, report, peer, at, value):
+    tell(report, zd.signal(queue, peer, at, value, add=True), 0)
+
+
+@triton.jit
+def wait_signal(queue, report, local, at, value, peer):
+    tell(report, zd.wait_signal(queue, local, at, value, peer), 0)
+
+
+@triton.jit
+def flush(queue, report, peer):
+    tell(report, zd.flush(queue, peer), 0)
+
+
+@triton.jit
+def quiet(queue, report):
+    tell(report, zd.quiet(queue), 0)
+
+
+@triton.jit
+def fetch_add(queue, report, peer, at, value):
+    status, old = zd.fetch_add(queue, peer, at, value)
+    tell(report, status, old)
+
+
+@triton.jit
+def compare_swap(queue, report, peer, at, expected, desired):
+    status, old = zd.compare_swap(queue, peer, at, expected, desired)
+    tell(report, status, old)
+
+
+@triton.jit
+def put_many(queue, report, peer, local, nbytes, count):
+    """Put the same bytes `count` times, one behind the other, and a fence between each two."""
+    status = tl.full((), 0, tl.int64)
+    done = tl.full((), 0, tl.int64)
+    while (done < count) & (status == 0):
+        status = zd.put(queue, peer, done * nbytes, local, done * nbytes, nbytes)
+        if status == 0:
+            status = zd.fence(queue, peer)
+        if status == 0:
+            done += 1
+    if status == 0:
+        status = zd.flush(queue, peer)
+    tell(report, status, done)
+
+
+@triton.jit
+def ping_pong(queue, report, first, rounds, nbytes):
+    """Send each part of local 0 to peer 0 in a round of its own, and wait for its part in local 1."""
+    status = tl.full((), 0, tl.int64)
+    done = tl.full((), 0, tl.int64)
+    while (done < rounds) & (status == 0):
+        turn = done + 1
+        if first == 0:
+            status = zd.wait_signal(queue, 1, 0, turn, 0)
+        if status == 0:
+            status = zd.put_signal(queue, 0, 8 + done * nbytes, 0, done * nbytes, nbytes, 0, turn)
+        if (first != 0) & (status == 0):
+            status = zd.wait_signal(queue, 1, 0, turn, 0)
+        done += 1
+    if status == 0:
+        status = zd.quiet(queue)
+    tell(report, status, done)

@@ -1,0 +1,250 @@
+"""Kernels put, get, signal and wait between processes, in each mode and over each provider; an interpreter runs them."""
+
+from __future__ import annotations
+
+import random
+import signal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from device.conftest import KernelProcess, Launcher
+
+OK, TIMED_OUT, PEER_LOST, FAILED, CLOSED = range(5)
+POISON = 0xA5
+NBYTES = 3 << 20
+
+
+class Way(NamedTuple):
+    mode: str
+    provider: str
+
+
+WAYS = [Way("peer", "shm"), Way("proxy", "shm"), Way("proxy", "tcp")]
+way = pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.mode}-{way.provider}")
+
+
+class Pair(NamedTuple):
+    """Two processes, each with memory 0 to send from and memory 1, poisoned, that the other reaches."""
+
+    near: KernelProcess
+    far: KernelProcess
+    bytes_here: bytes
+    bytes_there: bytes
+
+
+def make_pair(launch: Launcher, way: Way) -> Pair:
+    near, far = launch(providers=[way.provider]), launch(providers=[way.provider])
+    sent = []
+    for process in (near, far):
+        sent.append(random.randbytes(NBYTES))
+        for _ in range(2):
+            process("alloc", NBYTES)
+        process("write", 0, 0, sent[-1])
+    return Pair(near, far, *sent)
+
+
+def open_queues(pair: Pair, way: Way, **options: Any) -> None:
+    """Makes a Queue in each of both, with the other's memory 1, which is poison."""
+    for process, other in ((pair.near, pair.far), (pair.far, pair.near)):
+        process("write", 1, 0, bytes([POISON]) * NBYTES)
+        assert process("queue", [other("share", 1)], [0, 1], mode=way.mode, **{"timeout": 10.0, **options}) == (
+            way.mode,
+        )
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[Way, Pair]:
+    return {}
+
+
+@pytest.fixture
+def pair(launch_for_all: Launcher, made: dict[Way, Pair], way: Way) -> Pair:
+    """Two processes that other tests have used, with new Queues."""
+    found = made[way] = made.get(way) or make_pair(launch_for_all, way)
+    open_queues(found, way)
+    return found
+
+
+@pytest.fixture
+def own_pair(launch: Launcher, way: Way) -> Pair:
+    """Two processes that no other test uses."""
+    pair = make_pair(launch, way)
+    open_queues(pair, way)
+    return pair
+
+
+# Where both offsets allow words, and where they do not, for which the interpreter takes a millisecond per kilobyte.
+RANGES = [
+    *((nbytes, 16, 32) for nbytes in (0, 1, 7, 8, 255, 4096, 65537, 1 << 20)),
+    *((nbytes, 17, 3) for nbytes in (1, 16, 1023, 1025, 20011)),
+    (4096, 8, 1),
+]
+
+
+@way
+class TestBytes:
+    def test_put(self, pair: Pair) -> None:
+        near, far, data, _ = pair
+        for nbytes, there, here in RANGES:
+            assert near("run", "put", 0, there, 0, here, nbytes) == (OK, 0)
+            assert near("run", "flush", 0) == (OK, 0)
+            wanted = bytearray([POISON]) * (nbytes + 64)
+            wanted[there : there + nbytes] = data[here : here + nbytes]
+            assert far("read", 1, 0, nbytes + 64) == wanted, f"{nbytes} bytes to {there}"
+            far("write", 1, 0, bytes([POISON]) * (nbytes + 64))
+        assert near("check") == ""
+
+    def test_get(self, pair: Pair) -> None:
+        near, far, _, _ = pair
+        data = random.randbytes(NBYTES)
+        far("write", 1, 0, data)
+        for nbytes, there, here in RANGES:
+            assert near("run", "get", 0, there, 1, here, nbytes) == (OK, 0)
+            wanted = bytearray([POISON]) * (nbytes + 64)
+            wanted[here : here + nbytes] = data[there : there + nbytes]
+            assert near("read", 1, 0, nbytes + 64) == wanted, f"{nbytes} bytes from {there}"
+            near("write", 1, 0, bytes([POISON]) * (nbytes + 64))
+
+    def test_a_signal_comes_after_the_bytes(self, pair: Pair) -> None:
+        near, far, data, _ = pair
+        far("write", 1, 0, bytes(8))
+        far.start("run", "wait_signal", 1, 0, 42, 0)
+        assert near("run", "put_signal", 0, 16, 0, 32, 2 << 20, 0, 42) == (OK, 0)
+        assert far.result() == (OK, 0)
+        assert far("read", 1, 16, 2 << 20) == data[32 : 32 + (2 << 20)]
+        assert far("read", 1, 0, 8) == (42).to_bytes(8, "little")
+
+    def test_ping_pong(self, pair: Pair) -> None:
+        near, far, here, there = pair
+        rounds, nbytes = 20, 1003
+        for process in (near, far):
+            process("write", 1, 0, bytes(8))
+        far.start("run", "ping_pong", 0, rounds, nbytes)
+        assert near("run", "ping_pong", 1, rounds, nbytes) == (OK, rounds)
+        assert far.result() == (OK, rounds)
+        assert far("read", 1, 8, rounds * nbytes) == here[: rounds * nbytes]
+        assert near("read", 1, 8, rounds * nbytes) == there[: rounds * nbytes]
+
+    def test_atomics(self, pair: Pair) -> None:
+        near, far, _, _ = pair
+        far("write", 1, 64, (1 << 63 | 5).to_bytes(8, "little"))
+        assert near("run", "fetch_add", 0, 64, -7) == (OK, -(1 << 63) + 5)
+        assert near("run", "compare_swap", 0, 64, 3, 9) == (OK, (1 << 63) - 2)
+        assert near("run", "compare_swap", 0, 64, (1 << 63) - 2, -1) == (OK, (1 << 63) - 2)
+        assert near("run", "fetch_add", 0, 64, 1) == (OK, -1)
+        assert near("run", "signal_add", 0, 64, 40) == (OK, 0)
+        assert near("run", "signal_add", 0, 64, 2) == (OK, 0)
+        assert near("run", "quiet") == (OK, 0)
+        assert far("read", 1, 64, 8) == (42).to_bytes(8, "little")
+        assert near("run", "signal", 0, 64, -3) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        assert far("read", 1, 64, 8) == (-3).to_bytes(8, "little", signed=True)
+
+
+WRONG: list[tuple[Any, ...]] = [
+    ("put", 0, NBYTES - 7, 0, 0, 8),
+    ("put", 0, 0, 0, NBYTES - 7, 8),
+    ("put", 0, -8, 0, 0, 8),
+    ("put", 0, 0, 0, 0, -1),
+    ("put", 1, 0, 0, 0, 8),
+    ("put", 0, 0, 2, 0, 8),
+    ("get", 0, NBYTES, 1, 0, 1),
+    ("signal", 0, NBYTES - 4, 1),
+    ("signal", 0, 4, 1),
+    ("fetch_add", 0, 12, 1),
+    ("compare_swap", 0, -8, 0, 1),
+    ("signal_add", -1, 0, 1),
+    ("flush", 1),
+]
+
+
+@way
+class TestRefusals:
+    def test_what_cannot_be_right(self, pair: Pair, way: Way) -> None:
+        near, far, _, _ = pair
+        for name, *arguments in WRONG:
+            assert near("run", name, *arguments)[0] == FAILED, name
+            assert near("check").startswith("AccessDenied: ")
+            assert near("run", "flush", 0)[0] == FAILED
+            near("close_queue")
+            near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=10.0)
+        assert far("read", 1) == bytes([POISON]) * NBYTES
+
+    def test_no_rights(self, pair: Pair, way: Way) -> None:
+        near, far, _, _ = pair
+        near("queue", [far("share", 1, "r")], [0, 1], mode=way.mode, timeout=10.0)
+        assert near("run", "put", 0, 0, 0, 0, 8)[0] == FAILED
+        near("queue", [far("share", 1, "w")], [0, 1], mode=way.mode, timeout=10.0)
+        assert near("run", "get", 0, 0, 1, 0, 8)[0] == FAILED
+        if way.mode == "proxy":  # nothing more goes to a peer at which something has failed
+            assert near("run", "put", 0, 0, 0, 0, 8)[0] == OK
+        assert near("run", "flush", 0)[0] == FAILED
+        assert far("read", 1) == bytes([POISON]) * NBYTES
+
+    def test_the_next_queue_works(self, pair: Pair, way: Way) -> None:
+        near, far, data, _ = pair
+        assert near("run", "put", 0, NBYTES, 0, 0, 8)[0] == FAILED
+        near("close_queue")
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=10.0)
+        assert near("run", "put", 0, 0, 0, 0, 100) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        assert far("read", 1, 0, 100) == data[:100]
+
+
+@way
+class TestEnds:
+    def test_a_wait_ends_with_its_time(self, pair: Pair, way: Way) -> None:
+        near, far, _, _ = pair
+        near("write", 1, 0, bytes(8))
+        near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=0.3)
+        assert near("run", "wait_signal", 1, 0, 1, 0) == (TIMED_OUT, 0)
+
+    def test_the_peer_is_killed_while_a_kernel_waits(self, own_pair: Pair) -> None:
+        near, far, _, _ = own_pair
+        near("write", 1, 0, bytes(8))
+        near.start("run", "wait_signal", 1, 0, 1, 0)
+        far.send_signal(signal.SIGKILL)
+        assert near.result() == (PEER_LOST, 0)
+        assert near("check").startswith("PeerLost: ")
+
+    def test_closed_while_a_kernel_waits(self, pair: Pair) -> None:
+        near, _, _, _ = pair
+        near("write", 1, 0, bytes(8))
+        near("close_queue_later", 0.2)
+        assert near("run", "wait_signal", 1, 0, 1, 0) == (CLOSED, 0)
+        assert near("check").startswith("Closed: ")
+
+
+@pytest.mark.parametrize("way", WAYS[1:], ids=lambda way: f"{way.mode}-{way.provider}")
+class TestFifo:
+    def test_more_entries_than_slots(self, pair: Pair, way: Way) -> None:
+        near, far, data, _ = pair
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=10.0, slots=16)
+        assert near("run", "put_many", 0, 0, 24, 100) == (OK, 100)
+        assert near("taken") == 200
+        assert far("read", 1, 0, 2400) == data[:2400]
+
+    def test_nobody_takes_the_entries(self, pair: Pair, way: Way) -> None:
+        near, far, _, _ = pair
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=0.3, slots=16)
+        status, done = near("run", "put_many", 0, 0, 24, 100, active=False)
+        assert (status, done) == (TIMED_OUT, 8)
+        assert near("check").startswith("DeadlineExceeded: ")
+        assert near("run", "flush", 0)[0] == TIMED_OUT
+
+    def test_entries_wait_until_the_queue_is_active(self, pair: Pair) -> None:
+        near, far, data, _ = pair
+        assert near("run", "put", 0, 0, 0, 0, 8, active=False) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        assert far("read", 1, 0, 8) == data[:8]
+
+    def test_memory_that_its_owner_has_revoked(self, own_pair: Pair) -> None:
+        near, far, _, _ = own_pair
+        assert near("run", "put", 0, 0, 0, 0, 8) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        far("revoke", 1)
+        assert near("run", "put", 0, 0, 0, 0, 8)[0] == OK
+        assert near("run", "flush", 0)[0] == FAILED
+        assert near("check").startswith(("AccessDenied: ", "Closed: "))
