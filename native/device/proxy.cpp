@@ -20,6 +20,7 @@ constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
 constexpr Outcome kRights{Status::access_denied, Reason::rights};
 constexpr Outcome kMisaligned{Status::access_denied, Reason::misaligned};
 constexpr Outcome kMalformed{Status::protocol, Reason::malformed};
+constexpr Outcome kRefused{Status::access_denied, Reason::none}; // by a kernel itself
 constexpr Outcome kLost{Status::peer_lost, Reason::none};
 
 bool within(uint64_t place, uint64_t length, uint64_t nbytes) {
@@ -156,6 +157,9 @@ bool Proxy::begin(size_t number, Item& item) {
     const Decoded& entry = item.entry;
     if (target.lost.load(std::memory_order_acquire) && target.failure.ok()) {
         fail(number, kLost);
+    }
+    if (target.failure.ok() && __atomic_load_n(word_at(peer_at(number) + kWordBytes), __ATOMIC_ACQUIRE) != kOk) {
+        fail(number, kRefused);
     }
     if (const Outcome outcome = target.failure.ok() ? check(target, item) : target.failure; !outcome.ok()) {
         end(number, item, outcome, 0);

@@ -6,7 +6,7 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from zerohop._native import NativeError, Proxy, Status
+from zerohop._native import NativeError, Proxy, Reason, Status
 from zerohop.config.checks import as_int
 from zerohop.core.face import HOST, Face, Memory, RemoteBuffer, View, keep_reached, offset_of, region_of, start_of
 from zerohop.device.descriptor import (
@@ -58,8 +58,8 @@ class Queue(Face):
       them only while the Queue is active.
 
     After a transfer has failed nothing more goes to that peer through the proxy; kernels get FAILED or PEER_LOST from
-    their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than ``timeout`` ends the Queue for all
-    kernels (TIMED_OUT).
+    their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than ``timeout`` ends the
+    Queue for all kernels (TIMED_OUT).
 
     Attributes:
         context: the Context that it uses.
@@ -132,15 +132,16 @@ class Queue(Face):
             if number in self._losses:
                 raise copy_of(self._losses[number])
             status, reason = self._proxy.failure(number)
-            if status != Status.OK.value:
-                raise from_native(status, reason, peer=handle.owner, operation="device.put")
-            if self._state_of(number) == FAILED:
+            refused = (status, reason) == (Status.ACCESS_DENIED.value, Reason.NONE.value)
+            if refused or (status == Status.OK.value and self._state_of(number) == FAILED):
                 raise AccessDenied(
                     f"a kernel asked for what peer {number} does not have, for a word that is not aligned to 8 bytes, "
                     "or for more than the handle's rights",
                     peer=handle.owner,
                     fix="compare the arguments of the kernel's calls with the lists that the Queue was made of",
                 )
+            if status != Status.OK.value:
+                raise from_native(status, reason, peer=handle.owner, operation="device.Queue")
         state = int(self._words[1])
         if state == TIMED_OUT:
             raise DeadlineExceeded(
