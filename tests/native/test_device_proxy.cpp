@@ -143,8 +143,8 @@ TEST_CASE("device fifo: laps are told apart, and an entry is taken when both wor
 TEST_CASE("device proxy: bytes, signals and atomics of many threads, with fewer slots than entries") {
     for (const Path& path : paths()) {
         CAPTURE(path.name);
-        constexpr size_t kThreads = 16;
-        constexpr size_t kRounds = 40;
+        constexpr size_t kThreads = 64;
+        constexpr size_t kRounds = 16;
         constexpr size_t kPart = 257;
         constexpr size_t kBytes = kThreads * kRounds * kPart;
         constexpr size_t kWords = 64; // at the end of the peer's memory

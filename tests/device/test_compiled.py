@@ -1,0 +1,93 @@
+"""The functions for kernels compile for GPUs, without one, and their waits and signals are the instructions that they
+are meant to be."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.patience import patience
+from zerohop import device
+
+KERNELS = Path(__file__).parent
+NAMES = re.findall(r"^def (\w+)\(queue", (KERNELS / "kernels.py").read_text("utf-8"), re.MULTILINE)
+# In a process of its own: the interpreter is chosen when Triton is imported.
+COMPILE = f"""
+import json, sys
+sys.path.insert(0, {str(KERNELS)!r})
+import triton, kernels
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+compiled = {{}}
+for name in {NAMES!r}:
+    function = getattr(kernels, name)
+    source = ASTSource(function, {{each: "i64" for each in function.arg_names}}, {{}})
+    compiled[name] = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+print(json.dumps(compiled))
+"""
+
+
+@pytest.mark.timeout(patience(120))
+def test_in_triton(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(110))
+    assert done.returncode == 0, done.stderr
+    compiled = json.loads(done.stdout)
+    assert sorted(compiled) == sorted(NAMES)
+    for name, ptx in compiled.items():
+        assert ".target sm_90" in ptx, name
+    # A read-modify-write of memory of the host would undo what the host writes at the same time.
+    assert "ld.global.sys.acquire" in compiled["wait_signal"]
+    assert "%globaltimer" in compiled["wait_signal"]
+    assert "atom.global.sys.release.exch.b64" in compiled["signal"]
+
+
+CALLS = """
+#include "zerohop/device.hpp"
+namespace zd = zerohop::device;
+template <zd::Scope kScope> ZEROHOP_KERNEL_FN void all(const zd::Queue* queue, zd::Word* out, zd::Word n) {
+    out[0] = zd::put_signal<kScope>(queue, 0, 8, 0, 3, n, 0, 5);
+    out[1] = zd::flush<kScope>(queue, 0);
+    out[2] = zd::get<kScope>(queue, 0, 8, 0, 2000, n);
+    out[3] = zd::fetch_add<kScope>(queue, 0, 16, 7).value;
+    out[4] = zd::compare_swap<kScope>(queue, 0, 16, 7, 9).value;
+    out[5] = zd::fence<kScope>(queue, 0);
+    out[6] = zd::quiet<kScope>(queue);
+    out[7] = zd::wait_signal<kScope>(queue, 0, 8, 5);
+}
+"""
+GPU = """#define ZEROHOP_KERNEL_FN __device__
+{calls}
+extern "C" __global__ void block(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::block>(q, out, 64); }}
+extern "C" __global__ void warp(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::warp>(q, out, 64); }}
+extern "C" __global__ void thread(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::thread>(q, out, 64); }}
+"""
+
+
+@pytest.mark.parametrize(("architecture", "standard"), [("sm_80", "c++17"), ("sm_90", "c++20")])
+def test_by_nvrtc(architecture: str, standard: str) -> None:
+    core = pytest.importorskip("cuda.core")
+    options = core.ProgramOptions(std=standard, arch=architecture, include_path=[device.include_dir()])
+    try:
+        code = core.Program(GPU.format(calls=CALLS), "c++", options).compile("cubin").code
+    except Exception as error:
+        if "nvrtc" in str(error) and "not found" in str(error):
+            pytest.skip(f"there is no NVRTC: {error}")
+        raise
+    assert code
+
+
+@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+def test_for_the_host(standard: str, tmp_path: Path) -> None:
+    source = tmp_path / "host.cpp"
+    every = "template void all<zd::Scope::{0}>(const zd::Queue*, zd::Word*, zd::Word);\n"
+    scopes = "".join(every.format(scope) for scope in ("block", "warp", "thread"))
+    source.write_text(f"#define ZEROHOP_KERNEL_FN\n{CALLS}{scopes}", "utf-8")
+    command = ["c++", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", device.include_dir()]
+    subprocess.run([*command, str(source)], check=True, timeout=patience(60))
