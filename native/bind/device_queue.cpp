@@ -31,8 +31,8 @@ using Locals = std::vector<std::tuple<uint64_t, uint64_t, uint8_t>>;
 using Peers = std::vector<std::tuple<uint64_t, uint64_t, uint8_t, std::vector<uint64_t>>>;
 
 void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRegion& control, const PyRegion& scratch,
-                uint64_t slots, const Locals& locals, const Peers& peers, const nb::list& reached, int device,
-                uint64_t timeout_ns) {
+                uint64_t slots, const Locals& locals, const Peers& peers, const std::vector<nb::object>& reached,
+                int device, uint64_t timeout_ns) {
     std::vector<device::LocalFacts> local_facts;
     for (const auto& [offset, nbytes, rights] : locals) {
         local_facts.push_back({offset, nbytes, rights});
@@ -50,7 +50,7 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
     control.check(0, ControlLayout(peers.size(), slots).nbytes);
     scratch.check(0, peers.size() * 8);
     std::vector<Target> targets;
-    for (const nb::handle each : reached) {
+    for (const nb::object& each : reached) {
         targets.push_back(Target::of(each));
     }
     const std::shared_ptr<Region> control_region = control.get();

@@ -46,13 +46,17 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
       layout_(peers.size(), slots), fifo_(reinterpret_cast<Entry*>(memory_ + layout_.fifo), slots),
       targets_(peers.size()), published_ns_(slots) {
     for (size_t i = 0; i < peers.size(); ++i) {
+        for (const uint64_t id : peers[i].routes) {
+            targets_[i].routes.push_back(engine_.route(id));
+        }
         targets_[i].facts = std::move(peers[i]);
     }
 }
 
 bool Proxy::poll() {
     bool moved = false;
-    if (!closed_.load(std::memory_order_relaxed) && looks()) {
+    const bool looking = !closed_.load(std::memory_order_relaxed) && looks();
+    if (looking) {
         moved = take();
     }
     if (left_.load(std::memory_order_relaxed) != 0) {
@@ -61,7 +65,7 @@ bool Proxy::poll() {
         }
     }
     // The kernels of a small host may be threads, which need its processors.
-    empty_looks_ = moved ? 0 : empty_looks_ + 1;
+    empty_looks_ = moved || !looking ? 0 : empty_looks_ + 1;
     if (empty_looks_ % kLooksPerTurn == kLooksPerTurn - 1) {
         std::this_thread::yield();
     }
@@ -73,9 +77,7 @@ bool Proxy::take() {
     bool taken = false;
     bool empty = false;
     for (size_t i = 0; i < kTakenAtOnce; ++i) {
-        const bool full = std::any_of(targets_.begin(), targets_.end(),
-                                      [](const Target& target) { return target.items.size() >= kWaiting; });
-        if (full) {
+        if (crowded_ != 0) {
             break;
         }
         const uint64_t number = fifo_.taken();
@@ -85,7 +87,7 @@ bool Proxy::take() {
             break;
         }
         taken = true;
-        if (entry->peer >= targets_.size() || targets_[entry->peer].facts.routes.empty()) {
+        if (entry->peer >= targets_.size() || targets_[entry->peer].routes.empty()) {
             publish(ControlLayout::kState, kFailed); // no kernel of ours writes that: its memory was overwritten
             continue;
         }
@@ -95,11 +97,24 @@ bool Proxy::take() {
         }
         compares_ = entry->op == Op::compare;
         compare_ = entry->value;
-        targets_[entry->peer].items.push_back(std::move(item));
-        left_.fetch_add(1, std::memory_order_release);
+        Target& target = targets_[entry->peer];
+        // Most small ones end at once, and are never put in a queue.
+        const bool begun = target.items.empty() && begin(entry->peer, item);
+        if (begun && item.state == Item::State::ended) {
+            ++target.ended;
+            target.untold = true;
+        } else {
+            target.items.push_back(std::move(item));
+            target.begun += begun ? 1 : 0;
+            crowded_ += target.items.size() == kWaiting ? 1 : 0;
+            left_.fetch_add(1, std::memory_order_release);
+        }
     }
     if (taken) {
         publish(ControlLayout::kTaken, fifo_.taken());
+        for (size_t i = 0; i < targets_.size(); ++i) {
+            tell_ended(i);
+        }
     }
     if (drains && !empty) {
         drains_.store(true, std::memory_order_seq_cst);
@@ -122,6 +137,7 @@ bool Proxy::advance(size_t number) {
         moved = true;
     }
     size_t ended = 0;
+    const bool crowded = target.items.size() >= kWaiting;
     while (!target.items.empty() && target.items.front().state == Item::State::ended) {
         target.items.pop_front();
         --target.begun;
@@ -129,10 +145,20 @@ bool Proxy::advance(size_t number) {
     }
     if (ended != 0) {
         target.ended += ended;
-        publish(peer_at(number), target.ended);
+        target.untold = true;
+        tell_ended(number);
+        crowded_ -= crowded && target.items.size() < kWaiting ? 1 : 0;
         left_.fetch_sub(ended, std::memory_order_release);
     }
     return moved || ended != 0;
+}
+
+void Proxy::tell_ended(size_t number) {
+    Target& target = targets_[number];
+    if (target.untold) {
+        target.untold = false;
+        publish(peer_at(number), target.ended);
+    }
 }
 
 // Takes the ends of operations that are under way.
@@ -173,8 +199,7 @@ bool Proxy::begin(size_t number, Item& item) {
         return false;
     }
     const bool transfers = entry.op == Op::put || entry.op == Op::get;
-    const std::shared_ptr<const Route> route =
-        engine_.route(target.facts.routes[transfers ? entry.local : locals_.size()]);
+    const std::shared_ptr<const Route>& route = target.routes[transfers ? entry.local : locals_.size()];
     if (!route) {
         end(number, item, {Status::closed, Reason::lane_closed}, 0); // the memory was revoked, or the lane has failed
         return true;

@@ -87,10 +87,13 @@ private:
     };
     struct Target {
         PeerFacts facts;
+        // Kept, so that an entry costs no look-up. A lane refuses one whose memory was taken back.
+        std::vector<std::shared_ptr<const Route>> routes;
         std::deque<Item> items; // that have not ended, or behind one that has not
         size_t begun = 0;       // of these, from the first
         size_t open = 0;        // of these, that have not ended
         uint64_t ended = 0;
+        bool untold = false; // kernels do not know of all that have ended
         std::atomic<bool> lost{false};
         Outcome failure;
     };
@@ -102,6 +105,7 @@ private:
     [[nodiscard]] bool advance(size_t number);
     [[nodiscard]] bool begin(size_t number, Item& item);
     [[nodiscard]] bool collect(size_t number);
+    void tell_ended(size_t number);
     [[nodiscard]] Outcome check(const Target& target, const Item& item) const;
     void end(size_t number, Item& item, Outcome outcome, uint64_t value);
     void fail(size_t number, Outcome outcome);
@@ -129,6 +133,7 @@ private:
     std::vector<uint64_t> published_ns_; // when a result came to each place
     uint64_t compare_ = 0;               // of the entry before
     bool compares_ = false;
+    size_t crowded_ = 0;          // peers with as many entries as may wait here
     uint64_t empty_looks_ = 0;    // since one that found something
     mutable std::mutex failures_; // guards Target::failure
     std::atomic<int> looking_{0};

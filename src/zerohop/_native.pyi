@@ -763,7 +763,7 @@ class Proxy:
         slots: int,
         locals: Sequence[tuple[int, int, int]],
         peers: Sequence[tuple[int, int, int, Sequence[int]]],
-        reached: list,
+        reached: Sequence[object],
         device: int,
         timeout_ns: int,
     ) -> None: ...

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
-MAIN = Path(__file__).parent / "kernel_main.py"
+TESTS = Path(__file__).parents[1]
 
 
 class KernelProcess:
@@ -25,9 +25,9 @@ class KernelProcess:
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
-        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(TESTS)}
         with theirs:
-            command = [sys.executable, str(MAIN), str(theirs.fileno())]
+            command = [sys.executable, "-m", "device.kernel_main", str(theirs.fileno())]
             self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
 
     def start(self, name: str, *arguments: Any, **options: Any) -> None:

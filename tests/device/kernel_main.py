@@ -1,20 +1,18 @@
-"""`kernel_main.py FD`: a process with a Context whose kernels Triton's interpreter runs; driven over a pipe."""
+"""`python -m device.kernel_main FD`: a process with a Context and with kernels that Triton's interpreter runs."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import zerohop as zh
-from zerohop import device
-
-sys.path.insert(0, str(Path(__file__).parent))
-import kernels
+from device import kernels
+from zerohop.device import Queue
 
 
 class Main:
@@ -23,7 +21,7 @@ class Main:
     def __init__(self) -> None:
         self.report = np.zeros(2, np.int64)
         self.memories: list[zh.Memory] = []
-        self.queues: list[device.Queue] = []
+        self.queues: list[Queue] = []
 
     def open(self, **settings: Any) -> str:
         self.context = zh.Context(**settings)
@@ -47,7 +45,7 @@ class Main:
 
     def queue(self, peers: list[bytes], local: list[int], **options: Any) -> tuple[str, ...]:
         handles = [zh.RemoteBuffer.from_bytes(each) for each in peers]
-        queue = device.Queue(self.context, handles, [self.memories[each] for each in local], **options)
+        queue = Queue(self.context, handles, [self.memories[each] for each in local], **options)
         self.queues.append(queue)
         return queue.modes
 
@@ -79,8 +77,6 @@ class Main:
         self.queues[-1].close()
 
     def close_queue_later(self, seconds: float) -> None:
-        import threading
-
         threading.Timer(seconds, self.queues[-1].close).start()
 
     def close(self) -> None:

@@ -14,13 +14,14 @@ import pytest
 from support.patience import patience
 from zerohop import device
 
-KERNELS = Path(__file__).parent
-NAMES = re.findall(r"^def (\w+)\(queue", (KERNELS / "kernels.py").read_text("utf-8"), re.MULTILINE)
+TESTS = Path(__file__).parents[1]
+NAMES = re.findall(r"^def (\w+)\(queue", (TESTS / "device" / "kernels.py").read_text("utf-8"), re.MULTILINE)
 # In a process of its own: the interpreter is chosen when Triton is imported.
 COMPILE = f"""
 import json, sys
-sys.path.insert(0, {str(KERNELS)!r})
-import triton, kernels
+sys.path.insert(0, {str(TESTS)!r})
+import triton
+from device import kernels
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 compiled = {{}}
