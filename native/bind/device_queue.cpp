@@ -44,6 +44,9 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
         }
         peer_facts.push_back({offset, nbytes, rights, routes});
     }
+    if (timeout_ns == 0) {
+        throw nb::value_error("a Queue has a timeout");
+    }
     if (slots == 0 || (slots & (slots - 1)) != 0) {
         throw nb::value_error("the number of slots is a power of two");
     }

@@ -32,6 +32,11 @@ bool waits_for_earlier(Op op) {
     return op != Op::put && op != Op::get && op != Op::compare;
 }
 
+// Returns the rights to a word that an entry needs; an addition changes what it has read.
+uint8_t needed_for(Op op) {
+    return op == Op::set ? kRightWrite : static_cast<uint8_t>(kRightRead | kRightWrite);
+}
+
 bool gives_result(Op op) {
     return op == Op::fetch_add || op == Op::compare_swap;
 }
@@ -181,11 +186,10 @@ bool Proxy::collect(size_t number) {
 bool Proxy::begin(size_t number, Item& item) {
     Target& target = targets_[number];
     const Decoded& entry = item.entry;
-    if (target.lost.load(std::memory_order_acquire) && target.failure.ok()) {
-        fail(number, kLost);
-    }
-    if (target.failure.ok() && __atomic_load_n(word_at(peer_at(number) + kWordBytes), __ATOMIC_ACQUIRE) != kOk) {
-        fail(number, kRefused);
+    // A kernel that refuses a call says so there; so does lose(), which may run just now.
+    const Word state = __atomic_load_n(word_at(peer_at(number) + kWordBytes), __ATOMIC_ACQUIRE);
+    if (target.failure.ok() && state != kOk) {
+        fail(number, state == kPeerLost ? kLost : kRefused);
     }
     if (const Outcome outcome = target.failure.ok() ? check(target, item) : target.failure; !outcome.ok()) {
         end(number, item, outcome, 0);
@@ -211,7 +215,7 @@ bool Proxy::begin(size_t number, Item& item) {
     request.nbytes = transfers ? entry.nbytes : kWordBytes;
     request.operand = entry.value;
     request.compare = item.compare;
-    request.deadline_ns = timeout_ns_ == 0 ? 0 : request.started_ns + timeout_ns_;
+    request.deadline_ns = request.started_ns + timeout_ns_;
     switch (entry.op) {
     case Op::put:
         request.kind = Kind::write;
@@ -274,7 +278,7 @@ Outcome Proxy::check(const Target& target, const Item& item) const {
         if (entry.place % kWordBytes != 0) {
             return kMisaligned;
         }
-        return (target.facts.rights & kRightWrite) != 0 ? Outcome{} : kRights;
+        return (target.facts.rights & needed_for(entry.op)) == needed_for(entry.op) ? Outcome{} : kRights;
     case Op::fence:
     case Op::compare:
         return {};

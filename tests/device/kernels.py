@@ -54,6 +54,11 @@ def flush(queue, report, peer):
 
 
 @triton.jit
+def fence(queue, report, peer):
+    tell(report, zd.fence(queue, peer), 0)
+
+
+@triton.jit
 def quiet(queue, report):
     tell(report, zd.quiet(queue), 0)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT
+
 if TYPE_CHECKING:
     from device.conftest import KernelProcess, Launcher
 
-OK, TIMED_OUT, PEER_LOST, FAILED, CLOSED = range(5)
 POISON = 0xA5
 NBYTES = 3 << 20
 
@@ -157,6 +158,10 @@ WRONG: list[tuple[Any, ...]] = [
     ("compare_swap", 0, -8, 0, 1),
     ("signal_add", -1, 0, 1),
     ("flush", 1),
+    *(("fence", peer) for peer in (1, -1, 512)),
+    ("wait_signal", 3, 0, 1, 0),
+    ("wait_signal", 1, 4, 1, 0),
+    ("wait_signal", 1, 0, 1, 7),
 ]
 
 
@@ -167,15 +172,21 @@ class TestRefusals:
         for name, *arguments in WRONG:
             assert near("run", name, *arguments)[0] == FAILED, name
             assert near("check").startswith("AccessDenied: ")
-            assert near("run", "flush", 0)[0] == FAILED
+            assert near("run", "flush", 0)[0] == FAILED, name
             near("close_queue")
             near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=10.0)
         assert far("read", 1) == bytes([POISON]) * NBYTES
 
     def test_no_rights(self, pair: Pair, way: Way) -> None:
         near, far, _, _ = pair
-        near("queue", [far("share", 1, "r")], [0, 1], mode=way.mode, timeout=10.0)
-        assert near("run", "put", 0, 0, 0, 0, 8)[0] == FAILED
+        for rights, calls in (
+            ("r", (("put", 0, 0, 0, 0, 8), ("signal", 0, 0, 1), ("fetch_add", 0, 0, 1))),
+            ("w", (("signal_add", 0, 0, 1), ("fetch_add", 0, 0, 1), ("compare_swap", 0, 0, 0, 1))),
+        ):
+            for name, *arguments in calls:
+                near("queue", [far("share", 1, rights)], [0, 1], mode=way.mode, timeout=10.0)
+                assert near("run", name, *arguments)[0] == FAILED, (rights, name)
+                assert near("check").startswith("AccessDenied: ")
         near("queue", [far("share", 1, "w")], [0, 1], mode=way.mode, timeout=10.0)
         assert near("run", "get", 0, 0, 1, 0, 8)[0] == FAILED
         if way.mode == "proxy":  # nothing more goes to a peer at which something has failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 import zerohop as zh
 from support.patience import ANSWER_S
 from zerohop._native import Proxy
-from zerohop.device import FAILED, OK, PEER_LOST, TIMED_OUT, Queue, descriptor, include_dir
+from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT, Queue, descriptor, include_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +36,8 @@ def header(name: str) -> int:
 def test_python_and_the_header_agree() -> None:
     assert header("kLayout") == descriptor.LAYOUT
     assert (header("kPeer"), header("kProxy")) == (descriptor.PEER, descriptor.PROXY)
-    assert [header(name) for name in ("kOk", "kTimedOut", "kPeerLost", "kFailed")] == [
-        OK,
-        TIMED_OUT,
-        PEER_LOST,
-        FAILED,
-    ]
+    names = ("kOk", "kTimedOut", "kPeerLost", "kFailed", "kClosed")
+    assert [header(name) for name in names] == [OK, TIMED_OUT, PEER_LOST, FAILED, CLOSED]
 
 
 def test_the_descriptor_says_what_it_was_made_of(contexts: tuple[zh.Context, zh.Context]) -> None:
@@ -73,7 +70,7 @@ def test_it_says_which_way(contexts: tuple[zh.Context, zh.Context]) -> None:
     with Queue(here, [there.register(np.zeros(4096, np.uint8)).share("rw")]) as queue:
         assert queue.modes == ("proxy",)
         assert "peer 0: proxy, shm (ring)" in queue.explain()
-        assert "reaches host only by a lane" in queue.explain()
+        assert "shm does not map memory of host for kernels" in queue.explain()
 
 
 def test_what_kernels_do_not_reach(contexts: tuple[zh.Context, zh.Context]) -> None:
@@ -82,6 +79,14 @@ def test_what_kernels_do_not_reach(contexts: tuple[zh.Context, zh.Context]) -> N
     with pytest.raises(zh.Unsupported, match="no kernel on host reaches peer 0 by itself") as raised:
         Queue(here, [handle], mode="peer")
     assert 'mode="auto"' in str(raised.value)
+
+
+def test_timeouts(contexts: tuple[zh.Context, zh.Context]) -> None:
+    here, there = contexts
+    handle = there.alloc(64).share("rw")
+    for given, ns in ((0.5, 500_000_000), (1e12, 3600 * 10**9), (math.inf, 3600 * 10**9)):
+        with Queue(here, [handle], timeout=given) as queue:
+            assert queue._descriptor.numpy().view("u8")[12] == ns
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,9 @@ def test_what_kernels_do_not_reach(contexts: tuple[zh.Context, zh.Context]) -> N
         ({"local": [3]}, TypeError, "int"),
         ({"local": [np.zeros(1, np.uint8)] * 257}, ValueError, "at most 256"),
         ({"timeout": -1}, ValueError, "-1"),
+        ({"timeout": 0}, ValueError, "timeout is more than 0 seconds"),
+        ({"local": np.zeros(8, np.uint8)}, TypeError, "local is a list, not ndarray. Fix: local=[...]"),
+        ({"peers": "handle"}, TypeError, "peers is a list, not str"),
     ],
 )
 def test_what_cannot_be_right(
@@ -163,8 +171,8 @@ def test_native_arguments(contexts: tuple[zh.Context, zh.Context]) -> None:
 
     small = region_of(here.alloc(64))
     with pytest.raises(ValueError, match="lies outside of this memory"):
-        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [])], [], -1, 0)
+        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [])], [], -1, 1)
     with pytest.raises(ValueError, match="power of two"):
-        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [])], [], -1, 0)
+        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [])], [], -1, 1)
     with pytest.raises(ValueError, match="not one route for each local"):
-        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2])], [], -1, 0)
+        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2])], [], -1, 1)

@@ -26,7 +26,7 @@ Word at(const std::shared_ptr<Region>& region, uint64_t offset = 0) {
 
 // A Queue with one peer behind the proxy and one local, in memory of the host.
 struct Device {
-    Device(Pair& pair, const Reach& reach, uint64_t slots, uint64_t timeout_ns = patience_ns(20 * kSecond))
+    Device(Pair& pair, const Reach& reach, uint64_t slots, uint64_t timeout_ns = patience_ns(60 * kSecond))
         : engine(pair.a.engine), layout(1, slots), control(Region::allocate_host(layout.nbytes)),
           scratch(Region::allocate_host(8)), counters(Region::allocate_host(128)) {
         Reach words = reach;

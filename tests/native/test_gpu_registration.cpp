@@ -84,8 +84,8 @@ TEST_CASE_TEMPLATE("gpu: where the driver has no dma-buf, memory is offered by i
     const uint64_t address = gpu.alloc(kBytes);
     const Ways refused = gpu.driver->registrable(address + 16, 1000);
     check_both(refused, address + 16);
-    CHECK(refused[0].why_not == std::string("the driver exports no dma-buf: ") +
-                                    (Vendor::kHip ? "hipErrorNotSupported" : "CUDA_ERROR_NOT_SUPPORTED"));
+    CHECK(refused[0].why_not == (Vendor::kHip ? "the driver exports no dma-buf: hipErrorNotSupported"
+                                              : "the driver exports no dma-buf: CUDA_ERROR_NOT_SUPPORTED"));
     const auto without = make_gpu_driver(older);
     REQUIRE(without->devices().size() == 2);
     const Ways none = without->registrable(address, kBytes);

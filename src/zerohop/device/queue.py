@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop._native import NativeError, Proxy, Reason, Status
 from zerohop.config.checks import as_int
+from zerohop.config.providers import VERBS
 from zerohop.core.face import HOST, Face, Memory, RemoteBuffer, View, keep_reached, offset_of, region_of, start_of
 from zerohop.device.descriptor import (
     MAX_BYTES,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "peer", "proxy"]
 _MODES: Final = ("auto", "peer", "proxy")
 _RIGHTS: Final = {"r": 1, "w": 2, "rw": 3}
-_LONGEST_S: Final = 3600.0  # of a kernel's wait: no kernel is to wait for ever
+_LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
 
 
 class _Way(NamedTuple):
@@ -63,7 +64,8 @@ class Queue(Face):
 
     Attributes:
         context: the Context that it uses.
-        pointer: address of its descriptor, an int: the one argument of a kernel. It is good until `close`.
+        pointer: address of its descriptor, an int: the one argument of a kernel. The memory is there as long as the
+            Queue, also after `close`: end the kernels before the Queue is dropped.
         modes: of each peer, ``"peer"`` or ``"proxy"``.
     """
 
@@ -90,28 +92,34 @@ class Queue(Face):
             mode: how peers are reached; ``"auto"``: ``"peer"`` where that is possible.
             device: the GPU that the kernels run on; None: the one that has memory of ``local``, or the host.
             slots: entries of the FIFO, a power of two.
-            timeout: seconds that connecting, a kernel's wait and a transfer may take; None: the Context's.
+            timeout: seconds that connecting, a kernel's wait and a transfer may take, more than 0; None: the Context's.
+                A kernel waits for an hour at most.
 
         Raises:
-            ValueError: ``local`` has memory of two GPUs, or there are too many of something.
-            TypeError: no handles, or nothing that can be registered.
-            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory.
+            ValueError: no such ``mode``, ``slots``, ``device`` or ``timeout``; no peers, more than 512, or more than
+                256 of ``local``; one with more than 1 TiB; ``local`` has memory of two GPUs.
+            TypeError: ``peers`` or ``local`` is no list; ``peers`` has something that is no handle, ``local`` something
+                that cannot be registered.
+            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory; or only verbs reaches
+                it, whose NICs may show a signal before the bytes.
             DeadlineExceeded, PeerLost, AccessDenied, Closed: the errors of ``Context.read``.
         """
         super().__init__(ctx, {}, timeout)
         self._closing: Closed | None = None
         if mode not in _MODES:
             raise ValueError(f'mode is "auto", "peer" or "proxy", not {shown(mode)}')
+        if timeout == 0:
+            raise ValueError("timeout is more than 0 seconds")
         self._mode = mode
         self._slots = _checked_slots(slots)
-        self._handles = [_checked_handle(number, each) for number, each in enumerate(peers)]
-        self._local = [self._view(each) for each in local]
+        self._handles = [_checked_handle(number, each) for number, each in enumerate(_checked_list("peers", peers))]
+        self._local = [self._view(each) for each in _checked_list("local", local)]
         self._device = _device_of(self._local, device)
         _check_counts(self._handles, self._local)
         core = self._core
         self._index = core.devices.index_of(self._device)
         allowed = core.timeout_ns if timeout is None else self._timeout_ns
-        self._timeout_ns = allowed or int(_LONGEST_S * 1e9)
+        self._timeout_ns = min(allowed or _LONGEST_NS, _LONGEST_NS)
         self._losses: dict[int, ZerohopError] = {}
         self._scratch = ctx.alloc(8 * max(1, len(self._handles)))
         self._ways: list[_Way] = self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
@@ -120,7 +128,7 @@ class Queue(Face):
         self._join_context()
 
     def check(self) -> None:
-        """Raise the first error of what kernels have posted; return if there is none.
+        """Raise the error of the first peer in the list that has one; return if none has.
 
         Raises:
             PeerLost: a peer is gone.
@@ -135,8 +143,8 @@ class Queue(Face):
             refused = (status, reason) == (Status.ACCESS_DENIED.value, Reason.NONE.value)
             if refused or (status == Status.OK.value and self._state_of(number) == FAILED):
                 raise AccessDenied(
-                    f"a kernel asked for what peer {number} does not have, for a word that is not aligned to 8 bytes, "
-                    "or for more than the handle's rights",
+                    f"a kernel's call for peer {number} was refused: a range beyond the peer's memory or the local's, "
+                    "no such local, a word that is not aligned to 8 bytes, or a right that the handle does not give",
                     peer=handle.owner,
                     fix="compare the arguments of the kernel's calls with the lists that the Queue was made of",
                 )
@@ -150,8 +158,9 @@ class Queue(Face):
             )
         if state == FAILED:
             raise AccessDenied(
-                "a kernel named a peer that the Queue does not have, or wrote to its memory",
-                fix=f"peers are numbered from 0 to {len(self._handles) - 1}",
+                "a kernel named a peer that the Queue does not have, or waited for what is no word of a local",
+                fix=f"there are {len(self._handles)} peers and {len(self._local)} locals, counted from 0; the offset "
+                "of a word is a multiple of 8",
             )
 
     def _state_of(self, number: int) -> int:
@@ -212,14 +221,14 @@ class Queue(Face):
     async def _way_to(self, number: int, remote: RemoteBuffer) -> _Way:
         """Return how kernels reach a handle. On the control thread."""
         views = [*self._local, self._scratch]
-        why = "it is not asked for"
+        why = 'mode="proxy"'
         if self._mode != "proxy":
             # Memory of the kernels' own GPU leads to the path by which that GPU reaches the peer.
             own = [view for view in views if view.device == self._device]
             route, reached = await self._reach(own[0] if own else views[0], remote)
             if reached is not None and reached.place()[0] == self._index:
                 return _Way(reached, [route], f"peer, {route.explanation}")
-            why = f"{route.explanation.provider} reaches {remote.device} only by a lane"
+            why = f"{route.explanation.provider} does not map memory of {remote.device} for kernels"
             if reached is not None:
                 why = f"kernels on {self._device} do not reach memory of {remote.device}"
         if self._mode == "peer":
@@ -228,6 +237,12 @@ class Queue(Face):
                 fix='mode="auto", which goes through this process where it must',
             )
         routes = [(await self._reach(view, remote))[0] for view in views]
+        if any(route.explanation.provider == VERBS for route in routes):
+            # A completion of a NIC does not say that the bytes can be seen, and two queue pairs keep no order.
+            raise Unsupported(
+                f"peer {number} is reached over verbs, where a signal could be seen before the bytes that it tells of",
+                fix='a Context with providers=["p2p", "shm", "tcp"]',
+            )
         return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
 
     def _open(self) -> None:
@@ -276,6 +291,14 @@ class Queue(Face):
             if remote.owner == link.peer:
                 self._losses.setdefault(number, copy_of(error))
                 self._proxy.lose(number)
+
+
+def _checked_list(name: str, given: object) -> Sequence[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(
+            f"{name} is a list, not {type(given).__name__}. Fix: {name}=[...], with one element for each memory"
+        )
+    return given
 
 
 def _checked_slots(slots: int) -> int:

@@ -8,33 +8,31 @@ import triton.language as tl
 from zerohop.device.triton.posting import ADD, FETCH_ADD, SET, post_pair, post_value, result
 from zerohop.device.triton.transfers import put
 from zerohop.device.triton.words import (
-    FAILED,
     OK,
     PEER,
-    TIMED_OUT,
+    READ,
+    WRITE,
+    as_word,
     fits,
     is_local,
+    is_peer,
     is_word,
     local_of,
-    look,
-    now,
     peer_of,
     read,
     refuse,
-    state_of,
+    wait_for,
     word,
 )
-
-# Spins between two looks at words of the host, which take longer than a look at the GPU's own memory.
-_SPINS = tl.constexpr(64)
 
 
 @triton.jit
 def signal(queue, peer, offset, value, add: tl.constexpr = False):
     """Set a peer's 8-byte word to ``value``, or add it, after all that this program has put there before is there."""
-    status = tl.full((), OK, tl.int64)
+    status = as_word(OK)
     peer_at = peer_of(queue, peer)
-    if not is_word(queue, peer, offset):
+    rights: tl.constexpr = READ | WRITE if add else WRITE
+    if not is_word(queue, peer, offset, rights):
         status = refuse(queue, peer)
     elif read(peer_at, 0) == PEER:
         at = word(read(peer_at, 1) + offset, 0)
@@ -71,55 +69,29 @@ def put_signal(
 
 
 @triton.jit
-def _signal_at(at, on_host):
-    # Atomics of a GPU on memory of the host may not be atomic for the host.
-    seen = tl.full((), 0, tl.int64)
-    if on_host == 0:
-        seen = tl.atomic_add(word(at, 0), 0, sem="acquire", scope="sys")
-    else:
-        seen = look(at)
-    return seen
-
-
-@triton.jit
 def wait_signal(queue, local, offset, value, peer=-1):
-    """Wait until the 8-byte word at ``offset`` of a local is ``value`` or more; what was put before it is there then.
+    """Wait until the 8-byte word at ``offset`` of a local is ``value`` or more, as signed numbers.
 
-    The wait ends with the Queue's ``timeout``, and with the loss of ``peer``; a negative one: of none.
+    What was put before the signal is there then. The wait ends with the Queue's ``timeout``, and with the loss of
+    ``peer``; -1: of none.
     """
-    status = tl.full((), OK, tl.int64)
+    status = as_word(OK)
     local_at = local_of(queue, local)
     inside = is_local(queue, local) & fits(offset, 8, read(local_at, 1)) & (offset % 8 == 0)
-    if not inside:
-        status = tl.full((), FAILED, tl.int64)
+    if (not inside) | ((peer != -1) & (not is_peer(queue, peer))):
+        status = refuse(queue, -1)
     else:
-        at = read(local_at, 0) + offset
-        on_host = read(local_at, 3)
-        until = now() + read(queue, 12)
-        seen = _signal_at(at, on_host)
-        spins = tl.full((), 0, tl.int32)
-        while (seen < value) & (status == OK):
-            spins += 1
-            if spins % _SPINS == 0:
-                status = state_of(queue, peer)
-            if (status == OK) & (now() > until):
-                status = tl.full((), TIMED_OUT, tl.int64)
-            seen = _signal_at(at, on_host)
-        if seen >= value:
-            status = tl.full((), OK, tl.int64)
-        if on_host != 0:
-            tl.atomic_add(word(read(queue, 9), 0), 0, sem="acq_rel", scope="sys")
-        tl.debug_barrier()
+        status = wait_for(queue, peer, read(local_at, 0) + offset, value, read(local_at, 3))
     return status
 
 
 @triton.jit
 def fetch_add(queue, peer, offset, value):
     """Add to a peer's 8-byte word; return the status, and the value from before."""
-    status = tl.full((), OK, tl.int64)
-    old = tl.full((), 0, tl.int64)
+    status = as_word(OK)
+    old = as_word(0)
     peer_at = peer_of(queue, peer)
-    if not is_word(queue, peer, offset):
+    if not is_word(queue, peer, offset, READ | WRITE):
         status = refuse(queue, peer)
     elif read(peer_at, 0) == PEER:
         tl.debug_barrier()
@@ -134,18 +106,18 @@ def fetch_add(queue, peer, offset, value):
 @triton.jit
 def compare_swap(queue, peer, offset, expected, desired):
     """Set a peer's 8-byte word to ``desired`` if it is ``expected``; return the status, and the value from before."""
-    status = tl.full((), OK, tl.int64)
-    old = tl.full((), 0, tl.int64)
+    status = as_word(OK)
+    old = as_word(0)
     peer_at = peer_of(queue, peer)
-    wanted = tl.full((), 0, tl.int64) + expected
-    new = tl.full((), 0, tl.int64) + desired
-    if not is_word(queue, peer, offset):
+    wanted = as_word(expected)
+    new = as_word(desired)
+    if not is_word(queue, peer, offset, READ | WRITE):
         status = refuse(queue, peer)
     elif read(peer_at, 0) == PEER:
         tl.debug_barrier()
         old = tl.atomic_cas(word(read(peer_at, 1) + offset, 0), wanted, new, sem="acq_rel", scope="sys")
     else:
-        status, index = post_pair(queue, peer, peer_at, offset, wanted, new)
+        status, index = post_pair(queue, peer, offset, wanted, new)
         if status == OK:
             status, old = result(queue, peer, index)
     return status, old

@@ -9,19 +9,19 @@ from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, pos
 from zerohop.device.triton.words import (
     OK,
     PEER,
-    TIMED_OUT,
+    READ,
+    WRITE,
+    as_word,
     fits,
     is_local,
     is_peer,
     local_of,
-    look,
-    now,
     order,
     peer_of,
     read,
     refuse,
     state_of,
-    word,
+    wait_for,
 )
 
 
@@ -51,19 +51,20 @@ def copy(target, source, nbytes, block: tl.constexpr):
 
 @triton.jit
 def _transfer(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, nbytes, block: tl.constexpr):
-    status = tl.full((), OK, tl.int64)
+    status = as_word(OK)
     peer_at = peer_of(queue, peer)
     local_at = local_of(queue, local)
-    length = tl.full((), 0, tl.int64) + nbytes
-    there = tl.full((), 0, tl.int64) + peer_offset
-    here = tl.full((), 0, tl.int64) + local_offset
-    right = read(peer_at, 3) & 2
+    length = as_word(nbytes)
+    there = as_word(peer_offset)
+    here = as_word(local_offset)
     if op == GET:
-        right = read(peer_at, 3) & (read(local_at, 2) >> 1) & 1
+        may = ((read(peer_at, 3) & READ) != 0) & ((read(local_at, 2) & WRITE) != 0)
+    else:
+        may = ((read(peer_at, 3) & WRITE) != 0) & ((read(local_at, 2) & READ) != 0)
     known = is_peer(queue, peer) & is_local(queue, local)
     if (
         (not known)
-        | (right == 0)
+        | (not may)
         | (not fits(there, length, read(peer_at, 2)))
         | (not fits(here, length, read(local_at, 1)))
     ):
@@ -76,11 +77,11 @@ def _transfer(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, n
         else:
             copy(remote_at, mine, length, block)
     else:
-        done = tl.full((), 0, tl.int64)
+        done = as_word(0)
         begun = tl.full((), 0, tl.int32)
         while ((done < length) | (begun == 0)) & (status == OK):
             some = tl.minimum(length - done, MOST_BYTES)
-            first = head(op, peer, there + done) | (tl.full((), 0, tl.int64) + local) << 2 | (some & 3)
+            first = head(op, peer, there + done) | as_word(local) << 2 | (some & 3)
             status, _ = post(queue, peer_at, first, (here + done) << 22 | some >> 2)
             done += some
             begun += 1
@@ -102,33 +103,25 @@ def get(queue, peer, src_offset, local, dst_offset, nbytes, block: tl.constexpr 
 @triton.jit
 def flush(queue, peer):
     """Wait until everything that was posted to a peer by now is there, and gets have arrived."""
-    peer_at = peer_of(queue, peer)
-    order(peer_at)
-    status = tl.full((), OK, tl.int64)
+    status = as_word(OK)
     if not is_peer(queue, peer):
         status = refuse(queue, peer)
-    elif read(peer_at, 0) != PEER:
-        posted = tl.atomic_add(word(read(peer_at, 4), 0), 0, sem="acquire", scope="gpu")
-        ended_at = read(peer_at, 5)
-        until = now() + read(queue, 12)
-        ended = look(ended_at)
-        while (ended < posted) & (status == OK):
+    else:
+        peer_at = peer_of(queue, peer)
+        posted = order(peer_at)
+        if read(peer_at, 0) != PEER:
+            status = wait_for(queue, peer, read(peer_at, 5), posted, 1)
+        if status == OK:
+            # A failure is seen before the entries that it has ended.
             status = state_of(queue, peer)
-            if (status == OK) & (now() > until):
-                status = tl.full((), TIMED_OUT, tl.int64)
-            ended = look(ended_at)
-        order(peer_at)
-    if status == OK:
-        # A failure is seen before the entries that it has ended.
-        status = state_of(queue, peer)
     return status
 
 
 @triton.jit
 def quiet(queue):
-    """Do `flush` for all peers; return the first status that is not OK."""
-    status = tl.full((), OK, tl.int64)
-    peer = tl.full((), 0, tl.int64)
+    """Do `flush` for one peer after the other; return the first status that is not OK."""
+    status = as_word(OK)
+    peer = as_word(0)
     while peer < read(queue, 1):
         found = flush(queue, peer)
         if status == OK:
@@ -140,9 +133,11 @@ def quiet(queue):
 @triton.jit
 def fence(queue, peer):
     """Let nothing that the program does next at a peer be seen there before what it has done before. Does not wait."""
-    status = tl.full((), OK, tl.int64)
+    status = as_word(OK)
     peer_at = peer_of(queue, peer)
-    if read(peer_at, 0) == PEER:
+    if not is_peer(queue, peer):
+        status = refuse(queue, peer)
+    elif read(peer_at, 0) == PEER:
         order(peer_at)
     else:
         status, _ = post_value(queue, peer, FENCE, 0, 0)

@@ -1,4 +1,4 @@
-"""Reads and orders the words that kernels and the host share; what every other file here is made of."""
+"""Reads, orders and waits for the words that kernels and the host share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ TIMED_OUT = tl.constexpr(1)
 FAILED = tl.constexpr(3)
 # The mode of a peer whose memory kernels reach by themselves.
 PEER = tl.constexpr(0)
+READ = tl.constexpr(1)
+WRITE = tl.constexpr(2)
+
+# Spins between two looks at words of the host, which take longer than a look at the GPU's own memory.
+_SPINS = tl.constexpr(64)
 
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
 
@@ -33,6 +38,12 @@ else:
         else:
             ns = cuda.globaltimer()
         return ns
+
+
+@triton.jit
+def as_word(number):
+    """Return a number with 64 bits."""
+    return tl.full((), 0, tl.int64) + number
 
 
 @triton.jit
@@ -91,9 +102,13 @@ def state_of(queue, peer):
 
 @triton.jit
 def order(peer_at):
-    """Order everything that the program has done before everything that it does next, for the whole system."""
+    """Order all that the program has done before all that it does next, for the whole system.
+
+    Returns:
+        the number of entries that were posted to the peer by now.
+    """
     tl.debug_barrier()
-    tl.atomic_add(word(read(peer_at, 4), 0), 0, sem="acq_rel", scope="sys")
+    return tl.atomic_add(word(read(peer_at, 4), 0), 0, sem="acq_rel", scope="sys")
 
 
 @triton.jit
@@ -103,18 +118,51 @@ def fits(offset, nbytes, limit):
 
 
 @triton.jit
-def is_word(queue, peer, offset):
-    """Tell whether there is an aligned word at an offset of a peer's memory, which may be written."""
+def is_word(queue, peer, offset, rights: tl.constexpr):
+    """Tell whether a peer has an aligned word at an offset, and the handle gives these rights."""
     peer_at = peer_of(queue, peer)
     inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, 2)) & (offset % 8 == 0)
-    return inside & ((read(peer_at, 3) & 2) != 0)
+    return inside & ((read(peer_at, 3) & rights) == rights)
 
 
 @triton.jit
 def refuse(queue, peer):
-    """Note, for the host and for all waits, that a request of a kernel cannot be right; return FAILED."""
+    """Note, for the host and for all waits, that a call of a kernel cannot be right; return FAILED."""
     at = read(queue, 11)
     if is_peer(queue, peer):
         at = read(peer_of(queue, peer), 6)
-    tl.atomic_xchg(word(at, 0), FAILED, sem="relaxed", scope="sys")
-    return tl.full((), FAILED, tl.int64)
+    tl.store(word(at, 0), FAILED)
+    return as_word(FAILED)
+
+
+@triton.jit
+def _value_at(address, on_host):
+    # Triton makes a load of an addition of 0. Where it does not, a GPU's atomic may undo what the host writes.
+    value = as_word(0)
+    if on_host == 0:
+        value = tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys")
+    else:
+        value = look(address)
+    return value
+
+
+@triton.jit
+def wait_for(queue, peer, address, number, on_host):
+    """Wait until a word that others change is ``number`` or more, or no wait can succeed; return the status."""
+    status = as_word(OK)
+    until = now() + read(queue, 12)
+    value = _value_at(address, on_host)
+    spins = tl.full((), 0, tl.int32)
+    while (value < number) & (status == OK):
+        spins += 1
+        if spins % _SPINS == 0:
+            status = state_of(queue, peer)
+        if (status == OK) & (now() > until):
+            status = as_word(TIMED_OUT)
+        value = _value_at(address, on_host)
+    if value >= number:
+        status = as_word(OK)
+    if on_host != 0:
+        tl.atomic_add(word(read(queue, 9), 0), 0, sem="acq_rel", scope="sys")
+    tl.debug_barrier()
+    return status

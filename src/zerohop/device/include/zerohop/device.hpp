@@ -44,9 +44,13 @@ ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer* peer) {
     return state == kOk && peer != nullptr ? platform::look(peer->state) : state;
 }
 
-// The word at an offset of a peer's memory can be written.
-ZEROHOP_DEVICE_FN bool is_word(const Peer* peer, Word offset) {
-    return peer != nullptr && (peer->rights & kWrite) != 0 && offset % 8 == 0 && fits(offset, 8, peer->nbytes);
+// Tells whether a peer has an aligned word at an offset, and the handle gives these rights.
+ZEROHOP_DEVICE_FN bool is_word(const Peer* peer, Word offset, Word rights) {
+    return peer != nullptr && (peer->rights & rights) == rights && offset % 8 == 0 && fits(offset, 8, peer->nbytes);
+}
+
+ZEROHOP_DEVICE_FN bool reached(Word address, Word number) { // as signed numbers
+    return static_cast<long long>(platform::look(address)) >= static_cast<long long>(number);
 }
 
 // Waits until a word that others change is a number or more.
@@ -54,7 +58,8 @@ ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer* peer, Word addre
     constexpr unsigned kSpins = 64; // between two looks at words of the host, which take longer
     const Word until = platform::now_ns() + queue->timeout_ns;
     Word status = kOk;
-    for (unsigned spins = 1; platform::look(address) < number; ++spins) {
+    for (unsigned spins = 1; !reached(address, number); ++spins) {
+        platform::relax();
         if (spins % kSpins == 0) {
             status = state_of(queue, peer);
         }
@@ -62,7 +67,7 @@ ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer* peer, Word addre
             status = kTimedOut;
         }
         if (status != kOk) {
-            return platform::look(address) < number ? status : kOk;
+            return reached(address, number) ? kOk : status;
         }
     }
     return kOk;
@@ -74,15 +79,16 @@ ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index) {
     if (index - platform::look(queue->seen) < queue->slots) {
         return kOk;
     }
-    const Word until = platform::now_ns() + queue->timeout_ns;
-    while (true) {
-        const Word taken = platform::look(queue->taken);
-        if (index - taken < queue->slots) {
-            platform::publish(queue->seen, taken);
-            return kOk;
-        }
+    Word taken = platform::look(queue->taken);
+    Word until = platform::now_ns() + queue->timeout_ns;
+    while (index - taken >= queue->slots) {
+        platform::relax();
         Word status = platform::look(queue->state);
-        if (status == kOk && platform::now_ns() > until) {
+        const Word now = platform::look(queue->taken);
+        if (now != taken) { // the host takes entries, however many others wait for slots
+            taken = now;
+            until = platform::now_ns() + queue->timeout_ns;
+        } else if (status == kOk && platform::now_ns() > until) {
             // The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
             status = kTimedOut;
             platform::publish(queue->state, status);
@@ -91,6 +97,8 @@ ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index) {
             return status;
         }
     }
+    platform::publish(queue->seen, taken);
+    return kOk;
 }
 
 ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) {
@@ -204,7 +212,7 @@ ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer, Word src_offset, Word 
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false) {
     const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset)) {
+    if (queue->layout != kLayout || !detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
@@ -234,14 +242,16 @@ ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer, Word dst_offset
 // wait ends with the Queue's timeout, and with the loss of `peer`; kMaxPeers: of none.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word offset, Word value,
-                                   Word peer = kMaxPeers) {
+                                   Word peer_number = kNoPeer) {
     const Local* local = detail::local_of(queue, local_number);
-    if (queue->layout != kLayout || local == nullptr || offset % 8 != 0 || !detail::fits(offset, 8, local->nbytes)) {
-        return kFailed;
+    const Peer* peer = detail::peer_of(queue, peer_number);
+    if (queue->layout != kLayout || local == nullptr || offset % 8 != 0 || !detail::fits(offset, 8, local->nbytes) ||
+        (peer == nullptr && peer_number != kNoPeer)) {
+        return detail::refuse(queue, nullptr);
     }
     Word status = kOk;
     if (platform::rank<kScope>() == 0) {
-        status = detail::wait_for(queue, detail::peer_of(queue, peer), local->base + offset, value);
+        status = detail::wait_for(queue, peer, local->base + offset, value);
     }
     return platform::from_first<kScope>(status);
 }
@@ -298,7 +308,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value) {
     const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset)) {
+    if (queue->layout != kLayout || !detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
     platform::barrier<kScope>();
@@ -320,7 +330,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word offset, Word expected, Word desired) {
     const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset)) {
+    if (queue->layout != kLayout || !detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
     platform::barrier<kScope>();

@@ -37,10 +37,10 @@ struct Peer {
     Word base; // kPeer: where kernels reach it
     Word nbytes;
     Word rights;
-    Word posted; // address of the number of entries that kernels have posted to it; in memory of the device
-    Word ended;  // address of the number of entries that have ended; the host writes it
-    Word state;  // address of its state; the host writes it
-    Word unused;
+    Word posted;  // address of the number of entries that kernels have posted to it; in memory of the device
+    Word ended;   // address of the number of entries that have ended; the host writes it
+    Word state;   // address of its state; the host and kernels write it
+    Word padding; // an entry is a cache line
 };
 static_assert(sizeof(Peer) == 64);
 
@@ -101,6 +101,7 @@ constexpr unsigned kLocalBits = 8;
 constexpr unsigned kOffsetBits = 40; // 1 TiB
 constexpr unsigned kLengthBits = 24;
 constexpr Word kMaxPeers = Word(1) << kPeerBits;
+constexpr Word kNoPeer = ~Word(0);
 constexpr Word kMaxLocals = Word(1) << kLocalBits;
 constexpr Word kMaxOffset = Word(1) << kOffsetBits;
 constexpr Word kMostBytes = Word(1) << (kLengthBits - 1); // of one entry; longer transfers are several

@@ -11,9 +11,8 @@
 #define ZEROHOP_HIP 1
 #else
 #define ZEROHOP_HOST 1
-#if !defined(__CUDACC_RTC__)
+#include <sched.h>
 #include <time.h>
-#endif
 #endif
 
 namespace zerohop::device {
@@ -27,10 +26,6 @@ namespace platform {
 
 ZEROHOP_DEVICE_FN Word* pointer(Word address) {
     return reinterpret_cast<Word*>(address); // NOLINT(performance-no-int-to-ptr): descriptors hold addresses as words
-}
-
-ZEROHOP_DEVICE_FN Word read(Word address) { // a word that nobody changes
-    return *pointer(address);
 }
 
 ZEROHOP_DEVICE_FN Word look(Word address) { // a word that others change
@@ -139,6 +134,13 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
     }
 #endif
     return value;
+}
+
+// Called in each turn of a wait. The host has fewer processors than kernels: others go first.
+ZEROHOP_DEVICE_FN void relax() {
+#if defined(ZEROHOP_HOST)
+    sched_yield();
+#endif
 }
 
 ZEROHOP_DEVICE_FN Word now_ns() {
