@@ -25,6 +25,8 @@ struct PyProxy {
     std::weak_ptr<Engine> engine;
     std::weak_ptr<Proxy> proxy;
     std::vector<std::pair<int, uint64_t>> places; // device, and where the memory begins for it
+    // What kernels write to, also after the Queue or its Context was closed.
+    std::vector<Place> kept;
 };
 
 using Locals = std::vector<std::tuple<uint64_t, uint64_t, uint8_t>>;
@@ -32,7 +34,7 @@ using Peers = std::vector<std::tuple<uint64_t, uint64_t, uint8_t, std::vector<ui
 
 void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRegion& control, const PyRegion& scratch,
                 uint64_t slots, const Locals& locals, const Peers& peers, const std::vector<nb::object>& reached,
-                int device, uint64_t timeout_ns) {
+                const std::vector<nb::object>& own, int device, uint64_t timeout_ns) {
     std::vector<device::LocalFacts> local_facts;
     for (const auto& [offset, nbytes, rights] : locals) {
         local_facts.push_back({offset, nbytes, rights});
@@ -53,15 +55,28 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
     control.check(0, ControlLayout(peers.size(), slots).nbytes);
     scratch.check(0, peers.size() * 8);
     std::vector<Target> targets;
+    targets.reserve(reached.size());
     for (const nb::object& each : reached) {
         targets.push_back(Target::of(each));
     }
-    const std::shared_ptr<Region> control_region = control.get();
-    const std::shared_ptr<Region> scratch_region = scratch.get();
+    std::vector<Target> lasting;
+    lasting.reserve(own.size());
+    for (const nb::object& each : own) {
+        lasting.push_back(Target::of(each));
+    }
+    std::shared_ptr<Region> control_region = control.get();
+    std::shared_ptr<Region> scratch_region = scratch.get();
     std::vector<std::pair<int, uint64_t>> where;
     std::shared_ptr<Proxy> proxy;
+    std::vector<Place> kept;
     {
         const Released release;
+        for (const Target& target : lasting) {
+            kept.emplace_back();
+            if (const Outcome outcome = target.pin(kept.back()); !outcome.ok()) {
+                throw NativeError(outcome, "");
+            }
+        }
         std::vector<Place> places;
         if (device >= 0) {
             control_region->register_with_devices(engine->accelerators());
@@ -78,11 +93,11 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
                                place.host != nullptr ? reinterpret_cast<uint64_t>(place.host) : place.address);
             places.push_back(std::move(place));
         }
-        proxy = std::make_shared<Proxy>(*engine, control_region, scratch_region, slots, std::move(local_facts),
-                                        std::move(peer_facts), std::move(places), timeout_ns);
+        proxy = std::make_shared<Proxy>(*engine, std::move(control_region), std::move(scratch_region), slots,
+                                        std::move(local_facts), std::move(peer_facts), std::move(places), timeout_ns);
         engine->add_work(proxy);
     }
-    new (self) PyProxy{engine, proxy, std::move(where)};
+    new (self) PyProxy{engine, proxy, std::move(where), std::move(kept)};
 }
 
 } // namespace
@@ -90,9 +105,11 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
 void register_device_queue(nb::module_& m) {
     nb::class_<PyProxy>(m, "Proxy", "Carries out what kernels of a device ask for.")
         .def("__init__", &make_proxy, nb::arg("engine"), nb::arg("control"), nb::arg("scratch"), nb::arg("slots"),
-             nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("device"), nb::arg("timeout_ns"),
+             nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("own"), nb::arg("device"),
+             nb::arg("timeout_ns"),
              "locals: offset, bytes and rights. peers: the same, and one route for each local and one for the scratch "
-             "memory, or none. reached: the memory that kernels reach, which stays pinned.")
+             "memory, or none. reached: the memory that kernels reach, pinned until it is closed. own: memory that is "
+             "pinned as long as this object.")
         .def_prop_ro(
             "places", [](const PyProxy& self) { return self.places; },
             "The number of a device, or -1, and where the memory begins for it, of all that is reached.")
@@ -108,15 +125,29 @@ void register_device_queue(nb::module_& m) {
             "size.")
         .def(
             "look",
-            [](const PyProxy& self, bool begin) {
+            [](const PyProxy& self) {
                 const std::shared_ptr<Engine> engine = self.engine.lock();
                 const std::shared_ptr<Proxy> proxy = self.proxy.lock();
                 if (engine && proxy) {
-                    begin ? proxy->begin_looking() : proxy->end_looking();
+                    proxy->begin_looking();
                     engine->kick();
                 }
             },
-            nb::arg("begin"), "Looks for entries from now on, or has one reason less to.")
+            "Polls the FIFO until stop_looking() was called as often.")
+        .def(
+            "stop_looking",
+            [](const PyProxy& self, uint64_t deadline_ns) {
+                const std::shared_ptr<Engine> engine = self.engine.lock();
+                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
+                if (!engine || !proxy) {
+                    return true;
+                }
+                proxy->end_looking();
+                engine->kick();
+                const Released release;
+                return engine->wait([&] { return proxy->settled(); }, deadline_ns, engine->options().spin_ns);
+            },
+            nb::arg("deadline_ns"), "Returns whether all that is in the FIFO now has ended by the deadline.")
         .def(
             "lose",
             [](const PyProxy& self, size_t peer) {

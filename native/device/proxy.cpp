@@ -172,11 +172,17 @@ bool Proxy::collect(size_t number) {
     bool found = false;
     for (size_t i = 0; target.open != 0 && i < target.begun; ++i) {
         Item& item = target.items[i];
-        // A lane that still holds an operation whose time is up may touch its memory.
-        if (item.state == Item::State::posted && item.op->done() && item.op->holders() == 1) {
+        if (item.state != Item::State::posted || !item.op->done()) {
+            continue;
+        }
+        const Outcome outcome{item.op->status(), item.op->reason()};
+        // A lane that still holds an operation whose time is up may touch its memory. Kernels are told at once.
+        if (item.op->holders() == 1) {
             --target.open;
             found = true;
-            end(number, item, {item.op->status(), item.op->reason()}, item.op->value());
+            end(number, item, outcome, item.op->value());
+        } else if (!outcome.ok() && target.failure.ok()) {
+            fail(number, outcome);
         }
     }
     return found;
@@ -275,7 +281,7 @@ Outcome Proxy::check(const Target& target, const Item& item) const {
         if (!within(entry.place, kWordBytes, target.facts.nbytes)) {
             return kBounds;
         }
-        if (entry.place % kWordBytes != 0) {
+        if ((target.facts.offset + entry.place) % kWordBytes != 0) {
             return kMisaligned;
         }
         return (target.facts.rights & needed_for(entry.op)) == needed_for(entry.op) ? Outcome{} : kRights;
@@ -341,7 +347,8 @@ Outcome Proxy::failure(size_t peer) const {
 
 Backlog Proxy::backlog() const {
     const bool looking = !closed_.load(std::memory_order_acquire) && looks();
-    return {.ready = looking || left_.load(std::memory_order_acquire) != 0};
+    // Lanes tell what ends there, except that an operation's time is up.
+    return {.ready = looking, .look_in_ns = idle_now() ? UINT64_MAX : kMillisecond};
 }
 
 void Proxy::close(Outcome outcome) {
@@ -357,7 +364,7 @@ void Proxy::close(Outcome outcome) {
 }
 
 bool Proxy::idle() const {
-    return closed_.load(std::memory_order_acquire) && left_.load(std::memory_order_acquire) == 0;
+    return closed_.load(std::memory_order_acquire) && idle_now();
 }
 
 } // namespace zerohop::device

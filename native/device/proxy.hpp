@@ -65,6 +65,11 @@ public:
         drains_.store(true, std::memory_order_seq_cst);
         looking_.fetch_sub(1, std::memory_order_seq_cst);
     }
+    // Any thread. Tells whether nothing is left of what was in the FIFO when end_looking() was called, or of this
+    // Proxy.
+    [[nodiscard]] bool settled() const {
+        return closed_.load(std::memory_order_acquire) || (!drains_.load(std::memory_order_seq_cst) && idle_now());
+    }
     // Any thread. Tells kernels that a peer is lost, and ends what is left for it.
     void lose(size_t peer);
     // Any thread. Returns the first failure of what was posted to a peer; ok if there is none.
@@ -98,6 +103,7 @@ private:
         Outcome failure;
     };
 
+    [[nodiscard]] bool idle_now() const { return left_.load(std::memory_order_acquire) == 0; }
     [[nodiscard]] bool looks() const {
         return looking_.load(std::memory_order_seq_cst) > 0 || drains_.load(std::memory_order_seq_cst);
     }

@@ -43,14 +43,6 @@ class KernelProcess:
         self.start(name, *arguments, **options)
         return self.result()
 
-    def fails(self, name: str, *arguments: Any, **options: Any) -> str:
-        """What a call raises, as its last line."""
-        self.start(name, *arguments, **options)
-        assert self._pipe.poll(ANSWER_S), "no answer in time"
-        well, value = self._pipe.recv()
-        assert not well, value
-        return str(value).rstrip().rsplit("\n", 1)[-1]
-
     def send_signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,8 +32,8 @@ class Main:
         self.memories.append(self.context.alloc(nbytes))
         return len(self.memories) - 1
 
-    def share(self, number: int, rights: Any = "rw", start: int = 0, stop: int | None = None) -> bytes:
-        return bytes(self.memories[number][start:stop].share(rights))
+    def share(self, number: int, rights: Any = "rw") -> bytes:
+        return bytes(self.memories[number].share(rights))
 
     def revoke(self, number: int) -> None:
         self.memories[number].revoke(timeout=0.2)
@@ -49,9 +50,6 @@ class Main:
         self.queues.append(queue)
         return queue.modes
 
-    def explain(self) -> str:
-        return self.queues[-1].explain()
-
     def taken(self) -> int:
         return self.queues[-1].taken
 
@@ -66,6 +64,25 @@ class Main:
             kernel(queue.pointer, self.report.ctypes.data, *arguments)
         return int(self.report[0]), int(self.report[1])
 
+    def run_once(self, peers: list[bytes], local: list[int], mode: Any, name: str, *arguments: int) -> tuple[int, int]:
+        """Run a kernel on a Queue that is closed at once."""
+        self.queue(peers, local, mode=mode, timeout=10.0)
+        with self.queues[-1]:
+            return self.run(name, *arguments)
+
+    def fails(self, name: str, *arguments: Any, **options: Any) -> str:
+        try:
+            getattr(self, name)(*arguments, **options)
+        except zh.ZerohopError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def processor_seconds(self, seconds: float) -> float:
+        """What this process takes of the processors while it does nothing for so long."""
+        begin = time.process_time()
+        time.sleep(seconds)  # the measured time
+        return time.process_time() - begin
+
     def check(self) -> str:
         try:
             self.queues[-1].check()
@@ -78,11 +95,6 @@ class Main:
 
     def close_queue_later(self, seconds: float) -> None:
         threading.Timer(seconds, self.queues[-1].close).start()
-
-    def close(self) -> None:
-        for queue in self.queues:
-            queue.close()
-        self.context.close()
 
 
 def main() -> None:

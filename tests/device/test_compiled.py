@@ -29,6 +29,17 @@ for name in {NAMES!r}:
     function = getattr(kernels, name)
     source = ASTSource(function, {{each: "i64" for each in function.arg_names}}, {{}})
     compiled[name] = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+# Triton makes constants of arguments that are 1.
+for name in ("put", "get", "put_signal"):
+    for nbytes in (0, 1, 7, 8, 1 << 20):
+        function = getattr(kernels, name)
+        signature = {{each: "constexpr" if each == "nbytes" else "i64" for each in function.arg_names}}
+        source = ASTSource(function, signature, {{(function.arg_names.index("nbytes"),): nbytes}})
+        triton.compile(source, target=GPUTarget("cuda", 90, 32))
+for name in ("compare_swap", "fetch_add", "signal", "wait_signal", "put"):
+    function = getattr(kernels, name)
+    source = ASTSource(function, {{each: "u64" for each in function.arg_names}}, {{}})
+    triton.compile(source, target=GPUTarget("cuda", 90, 32))
 print(json.dumps(compiled))
 """
 

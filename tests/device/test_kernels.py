@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from zerohop import RemoteBuffer
 from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT
 
 if TYPE_CHECKING:
@@ -127,6 +128,27 @@ class TestBytes:
         assert far.result() == (OK, rounds)
         assert far("read", 1, 8, rounds * nbytes) == here[: rounds * nbytes]
         assert near("read", 1, 8, rounds * nbytes) == there[: rounds * nbytes]
+
+    def test_words_of_slices(self, pair: Pair, way: Way) -> None:
+        near, far, _, _ = pair
+        far("write", 1, 0, bytes(64))
+        part = RemoteBuffer.from_bytes(far("share", 1))[4:1004]
+        near("queue", [bytes(part)], [1], mode=way.mode, timeout=10.0)
+        assert near("run", "signal", 0, 4, 5) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        assert far("read", 1, 8, 8) == (5).to_bytes(8, "little")
+        assert near("run", "signal", 0, 0, 5)[0] == FAILED
+        assert far("read", 1, 0, 8) == bytes(8)
+
+    def test_words_are_signed_and_may_be_given_without_a_sign(self, pair: Pair) -> None:
+        near, far, _, _ = pair
+        far("write", 1, 64, bytes(8))
+        assert near("run", "compare_swap", 0, 64, 0, (1 << 63) + 5) == (OK, 0)
+        assert near("run", "compare_swap", 0, 64, (1 << 63) + 5, 1) == (OK, -(1 << 63) + 5)
+        near("write", 1, 0, ((1 << 63) + 5).to_bytes(8, "little"))
+        near("queue", [far("share", 1)], [0, 1], timeout=0.2)
+        assert near("run", "wait_signal", 1, 0, -(1 << 63), -1) == (OK, 0)
+        assert near("run", "wait_signal", 1, 0, 1, -1) == (TIMED_OUT, 0)
 
     def test_atomics(self, pair: Pair) -> None:
         near, far, _, _ = pair
@@ -251,6 +273,12 @@ class TestFifo:
         assert near("run", "flush", 0) == (OK, 0)
         assert far("read", 1, 0, 8) == data[:8]
 
+    def test_closed_at_once(self, pair: Pair, way: Way) -> None:
+        near, far, data, _ = pair
+        assert near("run_once", [far("share", 1)], [0], way.mode, "put_signal", 0, 16, 0, 32, 2 << 20, 0, 7) == (OK, 0)
+        assert far("read", 1, 0, 8) == (7).to_bytes(8, "little")
+        assert far("read", 1, 16, 2 << 20) == data[32 : 32 + (2 << 20)]
+
     def test_memory_that_its_owner_has_revoked(self, own_pair: Pair) -> None:
         near, far, _, _ = own_pair
         assert near("run", "put", 0, 0, 0, 0, 8) == (OK, 0)
@@ -259,3 +287,18 @@ class TestFifo:
         assert near("run", "put", 0, 0, 0, 0, 8)[0] == OK
         assert near("run", "flush", 0)[0] == FAILED
         assert near("check").startswith(("AccessDenied: ", "Closed: "))
+
+
+@pytest.mark.parametrize("way", WAYS[2:], ids=lambda way: f"{way.mode}-{way.provider}")
+class TestPeers:
+    def test_the_peer_stands_still(self, own_pair: Pair, way: Way) -> None:
+        near, far, _, _ = own_pair
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=1.0)
+        far.send_signal(signal.SIGSTOP)
+        for _ in range(20):  # until its lane is full
+            near("run", "put", 0, 0, 0, 0, 2 << 20, active=False)
+        assert near("fails", "run", "flush", 0).startswith("DeadlineExceeded: ")
+        assert near("check").startswith("DeadlineExceeded: ")
+        assert near("run", "flush", 0, active=False)[0] == FAILED
+        assert near("processor_seconds", 1.0) < 0.5
+        far.send_signal(signal.SIGCONT)

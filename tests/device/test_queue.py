@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 from pathlib import Path
@@ -98,6 +99,8 @@ def test_timeouts(contexts: tuple[zh.Context, zh.Context]) -> None:
         ({"slots": 100}, ValueError, "a power of two from 16 to 1048576"),
         ({"slots": "many"}, TypeError, "slots"),
         ({"device": "cuda:9"}, ValueError, "cuda:9"),
+        ({"device": ""}, ValueError, "''"),
+        ({"device": 0}, TypeError, "0"),
         ({"local": [3]}, TypeError, "int"),
         ({"local": [np.zeros(1, np.uint8)] * 257}, ValueError, "at most 256"),
         ({"timeout": -1}, ValueError, "-1"),
@@ -141,6 +144,41 @@ def test_after_close(contexts: tuple[zh.Context, zh.Context]) -> None:
         pass
 
 
+def test_memory_of_kernels_outlives_the_context() -> None:
+    with zh.Context() as there:
+        here = zh.Context()
+        queue = Queue(here, [there.alloc(64).share("rw")], mode="proxy")
+        here.close()
+        # A kernel that still runs reads its descriptor, counts, and finds that the Queue is closed.
+        words = (ctypes.c_uint64 * 13).from_address(queue.pointer)
+        assert words[0] == descriptor.LAYOUT
+        assert ctypes.c_uint64.from_address(words[8]).value == 0
+        assert ctypes.c_uint64.from_address(words[11]).value == CLOSED
+
+
+def test_a_peer_that_is_lost_while_the_queue_opens(
+    contexts: tuple[zh.Context, zh.Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = contexts
+    handle = there.alloc(64).share("rw")
+    opened = Queue._open
+
+    def open_and_lose(queue: Queue) -> None:
+        opened(queue)
+        there.close()
+        with pytest.raises(zh.PeerLost):
+            here.read(handle, into=np.zeros(64, np.uint8)).result(ANSWER_S)
+
+    monkeypatch.setattr(Queue, "_open", open_and_lose)
+    with Queue(here, [handle]) as queue, pytest.raises(zh.PeerLost):
+        queue.check()
+
+
+def test_a_context_of_its_own() -> None:
+    with zh.Context() as there, Queue(None, [there.alloc(64).share("rw")]) as queue:  # type: ignore[arg-type]
+        assert queue.modes == ("peer",)
+
+
 def test_the_context_closes_first() -> None:
     with zh.Context() as there:
         here = zh.Context()
@@ -171,8 +209,8 @@ def test_native_arguments(contexts: tuple[zh.Context, zh.Context]) -> None:
 
     small = region_of(here.alloc(64))
     with pytest.raises(ValueError, match="lies outside of this memory"):
-        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [])], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [])], [], [], -1, 1)
     with pytest.raises(ValueError, match="power of two"):
-        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [])], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [])], [], [], -1, 1)
     with pytest.raises(ValueError, match="not one route for each local"):
-        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2])], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2])], [], [], -1, 1)

@@ -12,7 +12,7 @@ PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
 
 MAX_PEERS: Final = 1 << 9
 MAX_LOCALS: Final = 1 << 8
-MAX_BYTES: Final = 1 << 40  # of the memory of one peer or one local
+MAX_BYTES: Final = (1 << 40) - 1  # of the memory of one peer or one local
 _WORD: Final = 8
 _QUEUE_WORDS: Final = 16
 _PEER_WORDS: Final = 8
@@ -24,9 +24,17 @@ _POSTED: Final = 8
 
 
 class PeerEntry(NamedTuple):
-    """Describes a peer's memory to kernels; ``base`` is where they reach it, 0 if they do not."""
+    """Describes a peer's memory to kernels.
 
-    base: int | None
+    Attributes:
+        mode: PEER or PROXY.
+        base: where kernels reach it, or where it begins in what the peer has shared.
+        nbytes: its length.
+        rights: those of the handle, as bits.
+    """
+
+    mode: int
+    base: int
     nbytes: int
     rights: int
 
@@ -99,11 +107,10 @@ def lay_out(
         timeout_ns,
     )
     for number, peer in enumerate(peers):
-        mode, base = (PROXY, 0) if peer.base is None else (PEER, peer.base)
         shared = control.peers + number * control.peer_bytes
         posted = counters + (_POSTED + number) * _WORD
         start = peers_at + number * _PEER_WORDS
-        words[start : start + 7] = (mode, base, peer.nbytes, peer.rights, posted, shared, shared + _WORD)
+        words[start : start + 7] = (*peer, posted, shared, shared + _WORD)
     for number, local in enumerate(locals_):
         start = locals_at + number * _LOCAL_WORDS
         words[start : start + 4] = local

@@ -14,6 +14,8 @@ from zerohop.device.descriptor import (
     MAX_BYTES,
     MAX_LOCALS,
     MAX_PEERS,
+    PEER,
+    PROXY,
     Control,
     LocalEntry,
     PeerEntry,
@@ -73,7 +75,7 @@ class Queue(Face):
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: Context | None,
         peers: Sequence[RemoteBuffer],
         local: Sequence[Local] = (),
         *,
@@ -85,7 +87,7 @@ class Queue(Face):
         """Connect to the owners of the handles as far as that is needed, and wait for it.
 
         Args:
-            ctx: the Context.
+            ctx: the Context; None: a new one, which is closed with the Queue.
             peers: the handles that kernels reach, which kernels name by their places here; 512 at most.
             local: memory of this side that kernels put from, get to or wait on, likewise; 256 at most. Arrays and
                 tensors are registered.
@@ -121,11 +123,15 @@ class Queue(Face):
         allowed = core.timeout_ns if timeout is None else self._timeout_ns
         self._timeout_ns = min(allowed or _LONGEST_NS, _LONGEST_NS)
         self._losses: dict[int, ZerohopError] = {}
-        self._scratch = ctx.alloc(8 * max(1, len(self._handles)))
+        self._scratch = self.context.alloc(8 * max(1, len(self._handles)))
         self._ways: list[_Way] = self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
         self.modes = tuple("proxy" if way.reached is None else "peer" for way in self._ways)
         self._open()
         self._join_context()
+        for way in self._ways:  # nobody has told of a loss before
+            link = way.routes[0].link
+            if link.lost is not None:
+                self._peer_lost(link, link.lost)
 
     def check(self) -> None:
         """Raise the error of the first peer in the list that has one; return if none has.
@@ -170,22 +176,29 @@ class Queue(Face):
     def active(self) -> Iterator[Queue]:
         """Have this process look for entries of kernels, without a pause, until the end of the ``with`` block.
 
-        What kernels have posted before its end is carried out, also after it. Wait for them within the block, such as
-        by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is active the next time.
+        The end of the block waits until everything that kernels have posted by then has ended. Wait for the kernels
+        within the block, such as by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is
+        active the next time.
 
         Raises:
+            DeadlineExceeded: at the end, what was posted does not end within the Queue's ``timeout``.
             Closed: the Queue is closed.
         """
         self._check()
-        proxy = self._proxy
-        looks = "proxy" in self.modes
-        if looks:
-            proxy.look(True)
+        if "proxy" not in self.modes:
+            yield self
+            return
+        self._proxy.look()
         try:
             yield self
         finally:
-            if looks:
-                proxy.look(False)
+            settled = self._proxy.stop_looking(self._core.deadline(self._timeout_ns / 1e9))
+        if not settled:
+            self.check()
+            raise DeadlineExceeded(
+                "what kernels have posted has not ended within the Queue's timeout",
+                fix="find out which peer has stopped, or allow more time",
+            )
 
     def explain(self) -> str:
         """Return a line for each peer: how kernels reach it, and why not in the other way."""
@@ -204,11 +217,13 @@ class Queue(Face):
     def __del__(self) -> None:
         if hasattr(self, "_proxy"):
             self._proxy.close()
+            self._drop_context()
 
     def _close(self) -> None:
         self._closing = Closed("this Queue is closed", fix="make another one")
         self._leave_context()
         self._proxy.close()
+        self._close_context()
 
     def _check(self) -> None:
         if self._closing is not None:
@@ -261,25 +276,33 @@ class Queue(Face):
         ]
         reached = [*(region_of(view) for view in self._local), *(way.reached for way in self._ways if way.reached)]
         self._kept = [keep_reached(route) for way in self._ways for route in way.routes]
+        self._counters = ctx.alloc(counter_bytes(count), self._device)
+        self._counters.fill(0)
+        self._descriptor = ctx.alloc(descriptor_bytes(count, len(self._local)), self._device)
         engine = self._core.engine
         shared = region_of(self._control), region_of(self._scratch)
+        own = [*shared, region_of(self._counters), region_of(self._descriptor)]
         try:
-            self._proxy = Proxy(engine, *shared, self._slots, locals_, targets, reached, self._index, self._timeout_ns)
+            self._proxy = Proxy(
+                engine, *shared, self._slots, locals_, targets, reached, own, self._index, self._timeout_ns
+            )
         except NativeError as error:
             raise from_native(*error.args, operation="device.Queue") from None
         places = [address for _, address in self._proxy.places]
         of_peers = iter(places[len(self._local) :])
         peer_entries = [
-            PeerEntry(next(of_peers) + start_of(remote) if way.reached else None, remote.nbytes, _RIGHTS[remote.rights])
+            PeerEntry(
+                PEER if way.reached else PROXY,
+                (next(of_peers) if way.reached else 0) + start_of(remote),
+                remote.nbytes,
+                _RIGHTS[remote.rights],
+            )
             for remote, way in zip(self._handles, self._ways, strict=True)
         ]
         local_entries = [
             LocalEntry(place + offset, size, rights, self._index >= 0 and view.device == HOST)
             for view, place, (offset, size, rights) in zip(self._local, places, locals_, strict=False)
         ]
-        self._counters = ctx.alloc(counter_bytes(count), self._device)
-        self._counters.fill(0)
-        self._descriptor = ctx.alloc(descriptor_bytes(count, len(local_entries)), self._device)
         self.pointer = self._descriptor.address
         counters = self._counters.address
         told = lay_out(self.pointer, counters, control, self._slots, self._timeout_ns, peer_entries, local_entries)
@@ -332,4 +355,6 @@ def _device_of(local: Sequence[Memory | View], device: str | None) -> str:
         raise ValueError(f"local has memory of {' and of '.join(found)}; make a Queue for each GPU")
     if device is not None and any(each != device for each in found):
         raise ValueError(f"local has memory of {found[0]}, which kernels on {shown(device)} are not given")
-    return device or (found[0] if found else HOST)
+    if device is None:
+        return found[0] if found else HOST
+    return device

@@ -38,9 +38,9 @@ def signal(queue, peer, offset, value, add: tl.constexpr = False):
         at = word(read(peer_at, 1) + offset, 0)
         tl.debug_barrier()
         if add:
-            tl.atomic_add(at, value, sem="release", scope="sys")
+            tl.atomic_add(at, as_word(value), sem="release", scope="sys")
         else:
-            tl.atomic_xchg(at, value, sem="release", scope="sys")
+            tl.atomic_xchg(at, as_word(value), sem="release", scope="sys")
     elif add:
         status, _ = post_value(queue, peer, ADD, offset, value)
     else:
@@ -77,11 +77,12 @@ def wait_signal(queue, local, offset, value, peer=-1):
     """
     status = as_word(OK)
     local_at = local_of(queue, local)
-    inside = is_local(queue, local) & fits(offset, 8, read(local_at, 1)) & (offset % 8 == 0)
+    at = read(local_at, 0) + offset
+    inside = is_local(queue, local) & fits(offset, 8, read(local_at, 1)) & (at % 8 == 0)
     if (not inside) | ((peer != -1) & (not is_peer(queue, peer))):
         status = refuse(queue, -1)
     else:
-        status = wait_for(queue, peer, read(local_at, 0) + offset, value, read(local_at, 3))
+        status = wait_for(queue, peer, at, value, read(local_at, 3))
     return status
 
 
@@ -95,7 +96,7 @@ def fetch_add(queue, peer, offset, value):
         status = refuse(queue, peer)
     elif read(peer_at, 0) == PEER:
         tl.debug_barrier()
-        old = tl.atomic_add(word(read(peer_at, 1) + offset, 0), value, sem="acq_rel", scope="sys")
+        old = tl.atomic_add(word(read(peer_at, 1) + offset, 0), as_word(value), sem="acq_rel", scope="sys")
     else:
         status, index = post_value(queue, peer, FETCH_ADD, offset, value)
         if status == OK:

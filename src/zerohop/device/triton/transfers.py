@@ -70,6 +70,10 @@ def _transfer(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, n
     ):
         status = refuse(queue, peer)
     elif read(peer_at, 0) == PEER:
+        # All threads' stores come before the copy, and no constant length leaves a loop that never runs: Triton's
+        # compiler does not take that.
+        tl.debug_barrier()
+        length = tl.minimum(length, read(peer_at, 2))
         remote_at = read(peer_at, 1) + there
         mine = read(local_at, 0) + here
         if op == GET:

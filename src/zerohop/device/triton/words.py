@@ -42,8 +42,8 @@ else:
 
 @triton.jit
 def as_word(number):
-    """Return a number with 64 bits."""
-    return tl.full((), 0, tl.int64) + number
+    """Return a number with 64 bits and a sign. Triton takes ints from 2**63 on for unsigned ones."""
+    return (tl.full((), 0, tl.int64) + number).to(tl.int64)
 
 
 @triton.jit
@@ -121,7 +121,7 @@ def fits(offset, nbytes, limit):
 def is_word(queue, peer, offset, rights: tl.constexpr):
     """Tell whether a peer has an aligned word at an offset, and the handle gives these rights."""
     peer_at = peer_of(queue, peer)
-    inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, 2)) & (offset % 8 == 0)
+    inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, 2)) & ((read(peer_at, 1) + offset) % 8 == 0)
     return inside & ((read(peer_at, 3) & rights) == rights)
 
 
@@ -150,17 +150,18 @@ def _value_at(address, on_host):
 def wait_for(queue, peer, address, number, on_host):
     """Wait until a word that others change is ``number`` or more, or no wait can succeed; return the status."""
     status = as_word(OK)
+    wanted = as_word(number)
     until = now() + read(queue, 12)
     value = _value_at(address, on_host)
     spins = tl.full((), 0, tl.int32)
-    while (value < number) & (status == OK):
+    while (value < wanted) & (status == OK):
         spins += 1
         if spins % _SPINS == 0:
             status = state_of(queue, peer)
         if (status == OK) & (now() > until):
             status = as_word(TIMED_OUT)
         value = _value_at(address, on_host)
-    if value >= number:
+    if value >= wanted:
         status = as_word(OK)
     if on_host != 0:
         tl.atomic_add(word(read(queue, 9), 0), 0, sem="acq_rel", scope="sys")

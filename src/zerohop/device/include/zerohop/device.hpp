@@ -2,7 +2,7 @@
 //
 // A kernel takes `queue.pointer` as a `const zerohop::device::Queue*`. `peer` and `local` are places in the lists that
 // the Queue was made of; offsets and lengths are bytes. With Scope::block (the default) all threads of a block make a
-// call, with the same arguments; with Scope::warp all threads of a warp do; with Scope::thread one does. Each call
+// call, with the same arguments; with Scope::warp all threads of a full warp do; with Scope::thread one does. Each call
 // posts one request. Every function returns kOk, kTimedOut, kPeerLost, kFailed or kClosed, to all threads that have
 // called it. HIP: compiled, not verified on hardware.
 #pragma once
@@ -46,7 +46,8 @@ ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer* peer) {
 
 // Tells whether a peer has an aligned word at an offset, and the handle gives these rights.
 ZEROHOP_DEVICE_FN bool is_word(const Peer* peer, Word offset, Word rights) {
-    return peer != nullptr && (peer->rights & rights) == rights && offset % 8 == 0 && fits(offset, 8, peer->nbytes);
+    return peer != nullptr && (peer->rights & rights) == rights && (peer->base + offset) % 8 == 0 &&
+           fits(offset, 8, peer->nbytes);
 }
 
 ZEROHOP_DEVICE_FN bool reached(Word address, Word number) { // as signed numbers
@@ -174,13 +175,13 @@ ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, Wor
         (local->rights & (put ? kRead : kWrite)) == 0) {
         return refuse(queue, peer);
     }
+    platform::barrier<kScope>(); // the bytes of all threads are there before any is copied, or the first one posts
     if (peer->mode == kPeer) {
         const Word remote = peer->base + there;
         const Word own = local->base + here;
         copy<kScope>(put ? remote : own, put ? own : remote, nbytes);
         return kOk;
     }
-    platform::barrier<kScope>(); // the bytes of all threads are there before the first one posts
     Word status = kOk;
     if (platform::rank<kScope>() == 0) {
         Word done = 0;
@@ -245,8 +246,8 @@ ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word o
                                    Word peer_number = kNoPeer) {
     const Local* local = detail::local_of(queue, local_number);
     const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || local == nullptr || offset % 8 != 0 || !detail::fits(offset, 8, local->nbytes) ||
-        (peer == nullptr && peer_number != kNoPeer)) {
+    if (queue->layout != kLayout || local == nullptr || (local->base + offset) % 8 != 0 ||
+        !detail::fits(offset, 8, local->nbytes) || (peer == nullptr && peer_number != kNoPeer)) {
         return detail::refuse(queue, nullptr);
     }
     Word status = kOk;

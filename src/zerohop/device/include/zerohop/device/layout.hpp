@@ -34,7 +34,7 @@ constexpr Word kWrite = 2;
 
 struct Peer {
     Word mode;
-    Word base; // kPeer: where kernels reach it
+    Word base; // kPeer: where kernels reach it; kProxy: where it begins in what the peer has shared
     Word nbytes;
     Word rights;
     Word posted;  // address of the number of entries that kernels have posted to it; in memory of the device
