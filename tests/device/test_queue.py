@@ -175,7 +175,7 @@ def test_a_peer_that_is_lost_while_the_queue_opens(
 
 
 def test_a_context_of_its_own() -> None:
-    with zh.Context() as there, Queue(None, [there.alloc(64).share("rw")]) as queue:  # type: ignore[arg-type]
+    with zh.Context() as there, Queue(None, [there.alloc(64).share("rw")]) as queue:
         assert queue.modes == ("peer",)
 
 

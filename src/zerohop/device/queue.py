@@ -128,10 +128,9 @@ class Queue(Face):
         self.modes = tuple("proxy" if way.reached is None else "peer" for way in self._ways)
         self._open()
         self._join_context()
-        for way in self._ways:  # nobody has told of a loss before
-            link = way.routes[0].link
-            if link.lost is not None:
-                self._peer_lost(link, link.lost)
+        for number, way in enumerate(self._ways):  # nobody has told of a loss before
+            if (lost := way.routes[0].link.lost) is not None:
+                self._lose(number, lost)
 
     def check(self) -> None:
         """Raise the error of the first peer in the list that has one; return if none has.
@@ -312,8 +311,12 @@ class Queue(Face):
         """Tell the kernels that a peer is gone. On the control thread."""
         for number, remote in enumerate(self._handles):
             if remote.owner == link.peer:
-                self._losses.setdefault(number, copy_of(error))
-                self._proxy.lose(number)
+                self._lose(number, error)
+
+    def _lose(self, number: int, error: ZerohopError) -> None:
+        """Note the loss of a peer for `check` and for kernels."""
+        self._losses.setdefault(number, copy_of(error))
+        self._proxy.lose(number)
 
 
 def _checked_list(name: str, given: object) -> Sequence[Any]:
