@@ -13,33 +13,10 @@ constexpr size_t kTakenAtOnce = 256;
 // Entries of one peer that are under way at the same time, and those that wait here; beyond that they wait in the FIFO.
 constexpr size_t kUnderWay = 256;
 constexpr size_t kWaiting = 1 << 16;
-constexpr uint64_t kWordBytes = 8;
 // Looks that find nothing until the thread lets others go first.
 constexpr uint64_t kLooksPerTurn = 64;
-constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
-constexpr Outcome kRights{Status::access_denied, Reason::rights};
-constexpr Outcome kMisaligned{Status::access_denied, Reason::misaligned};
-constexpr Outcome kMalformed{Status::protocol, Reason::malformed};
 constexpr Outcome kRefused{Status::access_denied, Reason::none}; // by a kernel itself
 constexpr Outcome kLost{Status::peer_lost, Reason::none};
-
-bool within(uint64_t place, uint64_t length, uint64_t nbytes) {
-    return place <= nbytes && length <= nbytes - place;
-}
-
-// Tells whether an entry begins only when all that was posted to its peer before has ended.
-bool waits_for_earlier(Op op) {
-    return op != Op::put && op != Op::get && op != Op::compare;
-}
-
-// Returns the rights to a word that an entry needs; an addition changes what it has read.
-uint8_t needed_for(Op op) {
-    return op == Op::set ? kRightWrite : static_cast<uint8_t>(kRightRead | kRightWrite);
-}
-
-bool gives_result(Op op) {
-    return op == Op::fetch_add || op == Op::compare_swap;
-}
 
 } // namespace
 
@@ -197,7 +174,8 @@ bool Proxy::begin(size_t number, Item& item) {
     if (target.failure.ok() && state != kOk) {
         fail(number, state == kPeerLost ? kLost : kRefused);
     }
-    if (const Outcome outcome = target.failure.ok() ? check(target, item) : target.failure; !outcome.ok()) {
+    if (const Outcome outcome = target.failure.ok() ? check(entry, target.facts, locals_) : target.failure;
+        !outcome.ok()) {
         end(number, item, outcome, 0);
         return true;
     }
@@ -253,43 +231,6 @@ bool Proxy::begin(size_t number, Item& item) {
     default:
         end(number, item, posted.outcome, posted.value);
         return true;
-    }
-}
-
-Outcome Proxy::check(const Target& target, const Item& item) const {
-    const Decoded& entry = item.entry;
-    switch (entry.op) {
-    case Op::put:
-    case Op::get: {
-        if (entry.local >= locals_.size()) {
-            return kMalformed;
-        }
-        const LocalFacts& local = locals_[entry.local];
-        if (!within(entry.place, entry.nbytes, target.facts.nbytes) ||
-            !within(entry.source, entry.nbytes, local.nbytes)) {
-            return kBounds;
-        }
-        const bool put = entry.op == Op::put;
-        const bool may = (target.facts.rights & (put ? kRightWrite : kRightRead)) != 0 &&
-                         (local.rights & (put ? kRightRead : kRightWrite)) != 0;
-        return may ? Outcome{} : kRights;
-    }
-    case Op::set:
-    case Op::add:
-    case Op::fetch_add:
-    case Op::compare_swap:
-        if (!within(entry.place, kWordBytes, target.facts.nbytes)) {
-            return kBounds;
-        }
-        if ((target.facts.offset + entry.place) % kWordBytes != 0) {
-            return kMisaligned;
-        }
-        return (target.facts.rights & needed_for(entry.op)) == needed_for(entry.op) ? Outcome{} : kRights;
-    case Op::fence:
-    case Op::compare:
-        return {};
-    default:
-        return kMalformed;
     }
 }
 

@@ -7,6 +7,7 @@
 // never arrived.
 #pragma once
 
+#include "device/checks.hpp"
 #include "device/entries.hpp"
 #include "engine/engine.hpp"
 #include "engine/work.hpp"
@@ -35,20 +36,6 @@ struct ControlLayout {
     uint64_t results;
     uint64_t fifo;
     uint64_t nbytes;
-};
-
-struct LocalFacts {
-    uint64_t offset = 0; // in its region
-    uint64_t nbytes = 0;
-    uint8_t rights = 0;
-};
-
-struct PeerFacts {
-    uint64_t offset = 0; // in its share
-    uint64_t nbytes = 0;
-    uint8_t rights = 0;
-    // Of each local, and last of the scratch memory; empty if kernels reach the memory by themselves.
-    std::vector<uint64_t> routes;
 };
 
 class Proxy final : public Work {
@@ -112,7 +99,6 @@ private:
     [[nodiscard]] bool begin(size_t number, Item& item);
     [[nodiscard]] bool collect(size_t number);
     void tell_ended(size_t number);
-    [[nodiscard]] Outcome check(const Target& target, const Item& item) const;
     void end(size_t number, Item& item, Outcome outcome, uint64_t value);
     void fail(size_t number, Outcome outcome);
     [[nodiscard]] bool place_is_free(uint64_t number) const;

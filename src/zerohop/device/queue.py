@@ -7,13 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop._native import NativeError, Proxy, Reason, Status
-from zerohop.config.checks import as_int
 from zerohop.config.providers import VERBS
-from zerohop.core.face import HOST, Face, Memory, RemoteBuffer, View, keep_reached, offset_of, region_of, start_of
+from zerohop.core.face import HOST, Face, RemoteBuffer, keep_reached, offset_of, region_of, start_of
+from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
-    MAX_BYTES,
-    MAX_LOCALS,
-    MAX_PEERS,
     PEER,
     PROXY,
     Control,
@@ -113,11 +110,11 @@ class Queue(Face):
         if timeout == 0:
             raise ValueError("timeout is more than 0 seconds")
         self._mode = mode
-        self._slots = _checked_slots(slots)
-        self._handles = [_checked_handle(number, each) for number, each in enumerate(_checked_list("peers", peers))]
-        self._local = [self._view(each) for each in _checked_list("local", local)]
-        self._device = _device_of(self._local, device)
-        _check_counts(self._handles, self._local)
+        self._slots = checked_slots(slots)
+        self._handles = [checked_handle(number, each) for number, each in enumerate(checked_list("peers", peers))]
+        self._local = [self._view(each) for each in checked_list("local", local)]
+        self._device = device_of(self._local, device)
+        check_counts(self._handles, self._local)
         core = self._core
         self._index = core.devices.index_of(self._device)
         allowed = core.timeout_ns if timeout is None else self._timeout_ns
@@ -317,47 +314,3 @@ class Queue(Face):
         """Note the loss of a peer for `check` and for kernels."""
         self._losses.setdefault(number, copy_of(error))
         self._proxy.lose(number)
-
-
-def _checked_list(name: str, given: object) -> Sequence[Any]:
-    if not isinstance(given, (list, tuple)):
-        raise TypeError(
-            f"{name} is a list, not {type(given).__name__}. Fix: {name}=[...], with one element for each memory"
-        )
-    return given
-
-
-def _checked_slots(slots: int) -> int:
-    number = as_int("slots", slots)
-    if not 16 <= number <= 1 << 20 or number & (number - 1):
-        raise ValueError(f"slots is a power of two from 16 to 1048576, not {shown(slots)}")
-    return number
-
-
-def _checked_handle(number: int, handle: object) -> RemoteBuffer:
-    if not isinstance(handle, RemoteBuffer):
-        raise TypeError(f"peers[{number}] is no RemoteBuffer, but {type(handle).__name__}; memory.share() makes one")
-    return handle
-
-
-def _check_counts(peers: Sequence[RemoteBuffer], local: Sequence[Memory | View]) -> None:
-    if not 1 <= len(peers) <= MAX_PEERS:
-        raise ValueError(f"a Queue has 1 to {MAX_PEERS} peers, not {len(peers)}")
-    if len(local) > MAX_LOCALS:
-        raise ValueError(f"a Queue has at most {MAX_LOCALS} memories of its own, not {len(local)}")
-    for number, each in enumerate([*peers, *local]):
-        if each.nbytes > MAX_BYTES:
-            which = f"peers[{number}]" if number < len(peers) else f"local[{number - len(peers)}]"
-            raise ValueError(f"{which} has {each.nbytes} bytes; kernels reach {MAX_BYTES} of each at most")
-
-
-def _device_of(local: Sequence[Memory | View], device: str | None) -> str:
-    """Return the device that the kernels run on."""
-    found = list(dict.fromkeys(each.device for each in local if each.device != HOST))
-    if device is None and len(found) > 1:
-        raise ValueError(f"local has memory of {' and of '.join(found)}; make a Queue for each GPU")
-    if device is not None and any(each != device for each in found):
-        raise ValueError(f"local has memory of {found[0]}, which kernels on {shown(device)} are not given")
-    if device is None:
-        return found[0] if found else HOST
-    return device
