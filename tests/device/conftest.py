@@ -16,7 +16,6 @@ from support.patience import ANSWER_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
 TESTS = Path(__file__).parents[1]
 
 

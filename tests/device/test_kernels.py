@@ -14,6 +14,7 @@ from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT
 if TYPE_CHECKING:
     from device.conftest import KernelProcess, Launcher
 
+pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
 POISON = 0xA5
 NBYTES = 3 << 20
 
