@@ -13,7 +13,10 @@ import numpy as np
 
 import zerohop as zh
 from device import kernels
+from support.patience import patience
 from zerohop.device import Queue
+
+LIMIT_S = patience(10.0)
 
 
 class Main:
@@ -66,7 +69,7 @@ class Main:
 
     def run_once(self, peers: list[bytes], local: list[int], mode: Any, name: str, *arguments: int) -> tuple[int, int]:
         """Run a kernel on a Queue that is closed at once."""
-        self.queue(peers, local, mode=mode, timeout=10.0)
+        self.queue(peers, local, mode=mode, timeout=LIMIT_S)
         with self.queues[-1]:
             return self.run(name, *arguments)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from support.patience import patience
 from zerohop import RemoteBuffer
 from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
 POISON = 0xA5
+# Of Queues whose waits succeed, and of those whose time is up; opening one has to fit into both.
+LIMIT_S = patience(10.0)
+SHORT_S = patience(1.5)
 NBYTES = 3 << 20
 
 
@@ -52,7 +56,7 @@ def open_queues(pair: Pair, way: Way, **options: Any) -> None:
     """Makes a Queue in each of both, with the other's memory 1, which is poison."""
     for process, other in ((pair.near, pair.far), (pair.far, pair.near)):
         process("write", 1, 0, bytes([POISON]) * NBYTES)
-        assert process("queue", [other("share", 1)], [0, 1], mode=way.mode, **{"timeout": 10.0, **options}) == (
+        assert process("queue", [other("share", 1)], [0, 1], mode=way.mode, **{"timeout": LIMIT_S, **options}) == (
             way.mode,
         )
 
@@ -134,7 +138,7 @@ class TestBytes:
         near, far, _, _ = pair
         far("write", 1, 0, bytes(64))
         part = RemoteBuffer.from_bytes(far("share", 1))[4:1004]
-        near("queue", [bytes(part)], [1], mode=way.mode, timeout=10.0)
+        near("queue", [bytes(part)], [1], mode=way.mode, timeout=LIMIT_S)
         assert near("run", "signal", 0, 4, 5) == (OK, 0)
         assert near("run", "flush", 0) == (OK, 0)
         assert far("read", 1, 8, 8) == (5).to_bytes(8, "little")
@@ -147,7 +151,7 @@ class TestBytes:
         assert near("run", "compare_swap", 0, 64, 0, (1 << 63) + 5) == (OK, 0)
         assert near("run", "compare_swap", 0, 64, (1 << 63) + 5, 1) == (OK, -(1 << 63) + 5)
         near("write", 1, 0, ((1 << 63) + 5).to_bytes(8, "little"))
-        near("queue", [far("share", 1)], [0, 1], timeout=0.2)
+        near("queue", [far("share", 1)], [0, 1], timeout=SHORT_S)
         assert near("run", "wait_signal", 1, 0, -(1 << 63), -1) == (OK, 0)
         assert near("run", "wait_signal", 1, 0, 1, -1) == (TIMED_OUT, 0)
 
@@ -197,7 +201,7 @@ class TestRefusals:
             assert near("check").startswith("AccessDenied: ")
             assert near("run", "flush", 0)[0] == FAILED, name
             near("close_queue")
-            near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=10.0)
+            near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=LIMIT_S)
         assert far("read", 1) == bytes([POISON]) * NBYTES
 
     def test_no_rights(self, pair: Pair, way: Way) -> None:
@@ -207,10 +211,10 @@ class TestRefusals:
             ("w", (("signal_add", 0, 0, 1), ("fetch_add", 0, 0, 1), ("compare_swap", 0, 0, 0, 1))),
         ):
             for name, *arguments in calls:
-                near("queue", [far("share", 1, rights)], [0, 1], mode=way.mode, timeout=10.0)
+                near("queue", [far("share", 1, rights)], [0, 1], mode=way.mode, timeout=LIMIT_S)
                 assert near("run", name, *arguments)[0] == FAILED, (rights, name)
                 assert near("check").startswith("AccessDenied: ")
-        near("queue", [far("share", 1, "w")], [0, 1], mode=way.mode, timeout=10.0)
+        near("queue", [far("share", 1, "w")], [0, 1], mode=way.mode, timeout=LIMIT_S)
         assert near("run", "get", 0, 0, 1, 0, 8)[0] == FAILED
         if way.mode == "proxy":  # nothing more goes to a peer at which something has failed
             assert near("run", "put", 0, 0, 0, 0, 8)[0] == OK
@@ -221,7 +225,7 @@ class TestRefusals:
         near, far, data, _ = pair
         assert near("run", "put", 0, NBYTES, 0, 0, 8)[0] == FAILED
         near("close_queue")
-        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=10.0)
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=LIMIT_S)
         assert near("run", "put", 0, 0, 0, 0, 100) == (OK, 0)
         assert near("run", "flush", 0) == (OK, 0)
         assert far("read", 1, 0, 100) == data[:100]
@@ -232,7 +236,7 @@ class TestEnds:
     def test_a_wait_ends_with_its_time(self, pair: Pair, way: Way) -> None:
         near, far, _, _ = pair
         near("write", 1, 0, bytes(8))
-        near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=0.3)
+        near("queue", [far("share", 1)], [0, 1], mode=way.mode, timeout=SHORT_S)
         assert near("run", "wait_signal", 1, 0, 1, 0) == (TIMED_OUT, 0)
 
     def test_the_peer_is_killed_while_a_kernel_waits(self, own_pair: Pair) -> None:
@@ -255,14 +259,14 @@ class TestEnds:
 class TestFifo:
     def test_more_entries_than_slots(self, pair: Pair, way: Way) -> None:
         near, far, data, _ = pair
-        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=10.0, slots=16)
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=LIMIT_S, slots=16)
         assert near("run", "put_many", 0, 0, 24, 30) == (OK, 30)
         assert near("taken") == 60
         assert far("read", 1, 0, 720) == data[:720]
 
     def test_nobody_takes_the_entries(self, pair: Pair, way: Way) -> None:
         near, far, _, _ = pair
-        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=0.3, slots=16)
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=SHORT_S, slots=16)
         status, done = near("run", "put_many", 0, 0, 24, 100, active=False)
         assert (status, done) == (TIMED_OUT, 8)
         assert near("check").startswith("DeadlineExceeded: ")
@@ -294,7 +298,7 @@ class TestFifo:
 class TestPeers:
     def test_the_peer_stands_still(self, own_pair: Pair, way: Way) -> None:
         near, far, _, _ = own_pair
-        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=1.0)
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=SHORT_S)
         far.send_signal(signal.SIGSTOP)
         for _ in range(20):  # until its lane is full
             near("run", "put", 0, 0, 0, 0, 2 << 20, active=False)
