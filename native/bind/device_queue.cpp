@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -134,20 +135,29 @@ void register_device_queue(nb::module_& m) {
                 }
             },
             "Polls the FIFO until stop_looking() was called as often.")
+        .def("stop_looking",
+             [](const PyProxy& self) {
+                 if (const std::shared_ptr<Proxy> proxy = self.proxy.lock()) {
+                     proxy->end_looking();
+                 }
+             })
         .def(
-            "stop_looking",
+            "settle",
             [](const PyProxy& self, uint64_t deadline_ns) {
                 const std::shared_ptr<Engine> engine = self.engine.lock();
                 const std::shared_ptr<Proxy> proxy = self.proxy.lock();
                 if (!engine || !proxy) {
                     return true;
                 }
-                proxy->end_looking();
                 engine->kick();
+                const uint64_t limit_ns = std::min(deadline_ns, now_ns() + kLongestSpin);
                 const Released release;
-                return engine->wait([&] { return proxy->settled(); }, deadline_ns, engine->options().spin_ns);
+                return engine->wait([&] { return proxy->settled(); }, limit_ns, engine->options().spin_ns);
             },
-            nb::arg("deadline_ns"), "Returns whether all that is in the FIFO now has ended by the deadline.")
+            nb::arg("deadline_ns"),
+            "Waits until all that was in the FIFO has ended, but not for long, so that Ctrl-C is heard; returns "
+            "whether "
+            "it has.")
         .def(
             "lose",
             [](const PyProxy& self, size_t peer) {

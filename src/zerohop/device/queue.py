@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -188,13 +189,15 @@ class Queue(Face):
         try:
             yield self
         finally:
-            settled = self._proxy.stop_looking(self._core.deadline(self._timeout_ns / 1e9))
-        if not settled:
-            self.check()
-            raise DeadlineExceeded(
-                "what kernels have posted has not ended within the Queue's timeout",
-                fix="find out which peer has stopped, or allow more time",
-            )
+            self._proxy.stop_looking()
+        deadline_ns = time.monotonic_ns() + self._timeout_ns
+        while not self._proxy.settle(deadline_ns):
+            if time.monotonic_ns() >= deadline_ns:
+                self.check()
+                raise DeadlineExceeded(
+                    "what kernels have posted has not ended within the Queue's timeout",
+                    fix="find out which peer has stopped, or allow more time",
+                )
 
     def explain(self) -> str:
         """Return a line for each peer: how kernels reach it, and why not in the other way."""
