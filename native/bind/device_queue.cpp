@@ -26,7 +26,7 @@ struct PyProxy {
     std::weak_ptr<Engine> engine;
     std::weak_ptr<Proxy> proxy;
     std::vector<std::pair<int, uint64_t>> places; // device, and where the memory begins for it
-    // What kernels write to, also after the Queue or its Context was closed.
+    // Keeps the memory that kernels write to, also after the Queue or its Context was closed.
     std::vector<Place> kept;
 };
 

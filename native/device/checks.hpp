@@ -21,7 +21,8 @@ struct PeerFacts {
     uint64_t offset = 0; // in its share
     uint64_t nbytes = 0;
     uint8_t rights = 0;
-    // Of each local, and last of the scratch memory; empty if kernels reach the memory by themselves.
+    // Has one route for each local, and last the one of the scratch memory. Empty: kernels reach the memory by
+    // themselves.
     std::vector<uint64_t> routes;
 };
 

@@ -20,7 +20,7 @@ LIMIT_S = patience(10.0)
 
 
 class Main:
-    """What the test may ask of this process."""
+    """Serves the calls that a test may make in this process."""
 
     def __init__(self) -> None:
         self.report = np.zeros(2, np.int64)
@@ -81,7 +81,7 @@ class Main:
         return ""
 
     def processor_seconds(self, seconds: float) -> float:
-        """What this process takes of the processors while it does nothing for so long."""
+        """Return the processor time that this process takes while it does nothing for so long."""
         begin = time.process_time()
         time.sleep(seconds)  # the measured time
         return time.process_time() - begin
@@ -110,7 +110,7 @@ def main() -> None:
                 return
             try:
                 pipe.send((True, getattr(served, name)(*arguments, **options)))
-            except Exception:
+            except Exception:  # whatever it is, the test is told and decides
                 pipe.send((False, traceback.format_exc()))
 
 

@@ -74,6 +74,17 @@ def test_it_says_which_way(contexts: tuple[zh.Context, zh.Context]) -> None:
         assert "shm does not map memory of host for kernels" in queue.explain()
 
 
+def test_memory_of_the_host_for_kernels_of_a_gpu() -> None:
+    providers = ["p2p", "tcp"]
+    with (
+        zh.Context(sim_devices=1, providers=providers) as here,
+        zh.Context(sim_devices=1, providers=providers) as there,
+        Queue(here, [there.alloc(4096).share("rw")], [here.alloc(64, "sim:0")]) as queue,
+    ):
+        assert queue.modes == ("proxy",)
+        assert "kernels on sim:0 do not reach memory of host" in queue.explain()
+
+
 def test_what_kernels_do_not_reach(contexts: tuple[zh.Context, zh.Context]) -> None:
     here, there = contexts
     handle = there.register(np.zeros(4096, np.uint8)).share("rw")

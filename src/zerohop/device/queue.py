@@ -240,7 +240,9 @@ class Queue(Face):
             # Memory of the kernels' own GPU leads to the path by which that GPU reaches the peer.
             own = [view for view in views if view.device == self._device]
             route, reached = await self._reach(own[0] if own else views[0], remote)
-            if reached is not None and reached.place()[0] == self._index:
+            # A GPU's atomics on memory of the host may not be atomic for the host.
+            foreign = self._index >= 0 and remote.device == HOST
+            if reached is not None and not foreign and reached.place()[0] == self._index:
                 return _Way(reached, [route], f"peer, {route.explanation}")
             why = f"{route.explanation.provider} does not map memory of {remote.device} for kernels"
             if reached is not None:

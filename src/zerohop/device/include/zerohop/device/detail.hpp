@@ -1,4 +1,4 @@
-// What the functions for kernels are made of: checks, bounded waits, entries of the FIFO, copies.
+// Declares the parts of the functions for kernels: checks, bounded waits, entries of the FIFO, copies.
 #pragma once
 
 #include "zerohop/device/layout.hpp"

@@ -22,7 +22,7 @@ constexpr Word kLayout = 0x7a65726f686f7001;
 constexpr Word kPeer = 0;  // by loads and stores
 constexpr Word kProxy = 1; // by entries that the host takes out and posts
 
-// What waits return, and what words of state hold.
+// The statuses that waits return; words of state hold the same numbers.
 constexpr Word kOk = 0;
 constexpr Word kTimedOut = 1;
 constexpr Word kPeerLost = 2;
@@ -68,7 +68,8 @@ struct Queue {
     Word timeout_ns; // of every wait
 };
 
-// What an atomic has found, at its entry's index in the ring of results. The kernel that reads it frees the place.
+// Holds the value that an atomic has found, at its entry's index in the ring of results. The kernel that reads it frees
+// the place.
 struct Result {
     Word value;
     Word number; // the index of the entry, plus one; 0: the place is free

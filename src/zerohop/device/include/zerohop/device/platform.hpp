@@ -1,4 +1,4 @@
-// What the functions for kernels need of a compiler: atomics for the whole system, barriers and a clock.
+// Wraps the parts of a compiler that the functions for kernels need: atomics for the whole system, barriers, a clock.
 //
 // CUDA (nvcc, NVRTC), HIP, and compilers of the host, where every thread is a kernel of its own.
 #pragma once
