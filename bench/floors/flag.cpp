@@ -73,9 +73,24 @@ private:
     Board* board_;
 };
 
+// Answers another processor, such as a GPU, which counts in one word, by the same number in another word.
+void echo_words(uint64_t asked, uint64_t answered, uint64_t rounds, double timeout) {
+    const nb::gil_scoped_release released;
+    const int64_t deadline = deadline_after(timeout);
+    auto* question = reinterpret_cast<uint64_t*>(asked);
+    auto* answer = reinterpret_cast<uint64_t*>(answered);
+    for (uint64_t i = 1; i <= rounds; ++i) {
+        spin_until([&] { return __atomic_load_n(question, __ATOMIC_ACQUIRE) >= i; }, deadline,
+                   "nobody has counted on");
+        __atomic_store_n(answer, i, __ATOMIC_RELEASE);
+    }
+}
+
 } // namespace
 
 void bind_flag(nb::module_& m) {
+    m.def("echo_words", &echo_words, nb::arg("asked"), nb::arg("answered"), nb::arg("rounds"), nb::arg("timeout"),
+          "Answers each number in the word at one address by the same number in the word at another.");
     nb::class_<Flag>(m, "Flag", "A flag in shared memory that two processes send to and fro, both spinning.")
         .def(nb::init<int>(), nb::arg("fd"))
         .def("reset", &Flag::reset, "Clears both flags. Call before either side starts.")

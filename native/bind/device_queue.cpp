@@ -81,6 +81,7 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
         std::vector<Place> places;
         if (device >= 0) {
             control_region->register_with_devices(engine->accelerators());
+            scratch_region->register_with_devices(engine->accelerators());
         }
         for (const Target& target : targets) {
             Place place;
@@ -108,8 +109,8 @@ void register_device_queue(nb::module_& m) {
         .def("__init__", &make_proxy, nb::arg("engine"), nb::arg("control"), nb::arg("scratch"), nb::arg("slots"),
              nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("own"), nb::arg("device"),
              nb::arg("timeout_ns"),
-             "locals: offset, bytes and rights. peers: the same, and one route for each local and one for the scratch "
-             "memory, or none. reached: the memory that kernels reach, pinned until it is closed. own: memory that is "
+             "locals: offset, bytes and rights. peers: the same, and one route for each local and one for signals, or "
+             "none. reached: the memory that kernels reach, pinned until it is closed. own: memory that is "
              "pinned as long as this object.")
         .def_prop_ro(
             "places", [](const PyProxy& self) { return self.places; },

@@ -21,8 +21,8 @@ struct PeerFacts {
     uint64_t offset = 0; // in its share
     uint64_t nbytes = 0;
     uint8_t rights = 0;
-    // Has one route for each local, and last the one of the scratch memory. Empty: kernels reach the memory by
-    // themselves.
+    // Has one route for each local, and last the one for signals. That begins in the scratch memory, also where it is a
+    // route of other memory, which says which device copies. Empty: kernels reach the memory by themselves.
     std::vector<uint64_t> routes;
 };
 

@@ -31,6 +31,11 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
         for (const uint64_t id : peers[i].routes) {
             targets_[i].routes.push_back(engine_.route(id));
         }
+        if (!targets_[i].routes.empty() && targets_[i].routes.back() && targets_[i].routes.back()->local != scratch_) {
+            auto from_scratch = std::make_shared<Route>(*targets_[i].routes.back());
+            from_scratch->local = scratch_;
+            targets_[i].routes.back() = std::move(from_scratch);
+        }
         targets_[i].facts = std::move(peers[i]);
     }
 }

@@ -1,4 +1,4 @@
-"""Processes whose kernels Triton's interpreter runs."""
+"""Processes that run kernels."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.patience import ANSWER_S
+from support.patience import ANSWER_S, patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS = Path(__file__).parents[1]
+STARTS_S = patience(60.0)  # kernels are compiled
 
 
 class KernelProcess:
-    """A process with a Context and kernels. One call at a time."""
+    """A process with a Context, and kernels for a device. One call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         self._pipe, theirs = Pipe()
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(TESTS)}
+        environment = {**os.environ, "TRITON_INTERPRET": str(int(device == "host")), "PYTHONPATH": str(TESTS)}
         with theirs:
             command = [sys.executable, "-m", "device.kernel_main", str(theirs.fileno())]
             self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
@@ -57,10 +58,12 @@ class Launcher:
     def __init__(self) -> None:
         self._started: list[KernelProcess] = []
 
-    def __call__(self, **settings: Any) -> KernelProcess:
-        process = KernelProcess()
+    def __call__(self, language: str, device: str = "host", **settings: Any) -> KernelProcess:
+        """Start a process that runs kernels of a language on a device, and give the settings to its Context."""
+        process = KernelProcess(device)
         self._started.append(process)
-        process("open", **settings)
+        process.start("open", language, device, **settings)
+        process.result(STARTS_S)
         return process
 
     def reap(self) -> None:
@@ -77,8 +80,8 @@ def launch() -> Iterator[Launcher]:
 
 
 @pytest.fixture(scope="module")
-def launch_for_all() -> Iterator[Launcher]:
-    """Starts processes that the tests of a file share."""
+def launch_for_all(way: Any) -> Iterator[Launcher]:
+    """Starts processes that the tests of one way share."""
     launcher = Launcher()
     yield launcher
     launcher.reap()

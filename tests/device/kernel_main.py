@@ -1,18 +1,18 @@
-"""`python -m device.kernel_main FD`: a process with a Context and with kernels that Triton's interpreter runs."""
+"""`python -m device.kernel_main FD`: a process with a Context, and with kernels that one of the `runners` runs."""
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 import zerohop as zh
-from device import kernels
+from device.runners import runner
 from support.patience import patience
 from zerohop.device import Queue
 
@@ -23,16 +23,18 @@ class Main:
     """Serves the calls that a test may make in this process."""
 
     def __init__(self) -> None:
-        self.report = np.zeros(2, np.int64)
         self.memories: list[zh.Memory] = []
         self.queues: list[Queue] = []
 
-    def open(self, **settings: Any) -> str:
+    def open(self, language: str, device: str, **settings: Any) -> str:
+        self.device = device
+        self.runner = runner(language, device)
         self.context = zh.Context(**settings)
+        self.report = self.context.alloc(16, device)
         return self.context.url
 
-    def alloc(self, nbytes: int) -> int:
-        self.memories.append(self.context.alloc(nbytes))
+    def alloc(self, nbytes: int, device: str | None = None) -> int:
+        self.memories.append(self.context.alloc(nbytes, device or self.device))
         return len(self.memories) - 1
 
     def share(self, number: int, rights: Any = "rw") -> bytes:
@@ -49,6 +51,7 @@ class Main:
 
     def queue(self, peers: list[bytes], local: list[int], **options: Any) -> tuple[str, ...]:
         handles = [zh.RemoteBuffer.from_bytes(each) for each in peers]
+        options.setdefault("device", self.device)
         queue = Queue(self.context, handles, [self.memories[each] for each in local], **options)
         self.queues.append(queue)
         return queue.modes
@@ -58,14 +61,11 @@ class Main:
 
     def run(self, name: str, *arguments: int, active: bool = True) -> tuple[int, int]:
         queue = self.queues[-1]
-        self.report[:] = -1
-        kernel = getattr(kernels, name)[(1,)]
-        if active:
-            with queue.active():
-                kernel(queue.pointer, self.report.ctypes.data, *arguments)
-        else:
-            kernel(queue.pointer, self.report.ctypes.data, *arguments)
-        return int(self.report[0]), int(self.report[1])
+        self.report.fill(0xEE)
+        with queue.active() if active else nullcontext():
+            self.runner(name, queue.pointer, self.report.address, arguments)
+        status, value = struct.unpack("qq", self.report.read_bytes())
+        return status, value
 
     def run_once(self, peers: list[bytes], local: list[int], mode: Any, name: str, *arguments: int) -> tuple[int, int]:
         """Run a kernel on a Queue that is closed at once."""

@@ -44,7 +44,7 @@ print(json.dumps(compiled))
 """
 
 
-@pytest.mark.timeout(patience(120))
+@pytest.mark.timeout(120)
 def test_in_triton(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path)}

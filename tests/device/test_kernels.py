@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from support.buffers import OTHER_GPU
 from support.patience import patience
 from zerohop import RemoteBuffer
 from zerohop.device import CLOSED, FAILED, OK, PEER_LOST, TIMED_OUT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from device.conftest import KernelProcess, Launcher
 
-pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
 POISON = 0xA5
 # Of Queues whose waits succeed, and of those whose time is up; opening one has to fit into both.
 LIMIT_S = patience(10.0)
@@ -24,12 +26,45 @@ NBYTES = 3 << 20
 
 
 class Way(NamedTuple):
+    """How kernels reach memory, and how they are written: in Triton, or in C++ for threads of a scope."""
+
     mode: str
     provider: str
+    language: str
+    device: str = "host"
+
+    @property
+    def far(self) -> str:
+        """The device of the other process."""
+        return self.device if self.device == "host" else OTHER_GPU
 
 
-WAYS = [Way("peer", "shm"), Way("proxy", "shm"), Way("proxy", "tcp")]
-way = pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.mode}-{way.provider}")
+REACHED = [("peer", "shm"), ("proxy", "shm"), ("proxy", "tcp")]
+ON_GPUS = [
+    *(Way("peer", "p2p", language, "cuda:0") for language in ("triton", "thread", "warp", "block")),
+    *(Way("proxy", "p2p", language, "cuda:0") for language in ("triton", "block")),
+    *(Way("proxy", "shm", language, "cuda:0") for language in ("triton", "warp")),
+    *(Way("proxy", "tcp", language, "cuda:0") for language in ("triton", "thread")),
+]
+WAYS = [*(Way(*each, language) for language in ("triton", "thread") for each in REACHED), *ON_GPUS]
+
+
+def ways(wanted: Callable[[Way], bool] = lambda way: True) -> pytest.MarkDecorator:
+    found = [
+        pytest.param(
+            way,
+            id="-".join(way).replace("cuda:0", "gpu"),
+            # A kernel of a GPU is compiled for each of the first calls.
+            marks=[pytest.mark.cuda, pytest.mark.timeout(90)] if way.device != "host" else [],
+        )
+        for way in WAYS
+        if wanted(way)
+    ]
+    # Tests of one way follow each other, so that few processes are needed at a time.
+    return pytest.mark.parametrize("way", found, scope="module")
+
+
+way = ways()
 
 
 class Pair(NamedTuple):
@@ -42,7 +77,9 @@ class Pair(NamedTuple):
 
 
 def make_pair(launch: Launcher, way: Way) -> Pair:
-    near, far = launch(providers=[way.provider]), launch(providers=[way.provider])
+    if way.language == "triton":
+        pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
+    near, far = (launch(way.language, device, providers=[way.provider]) for device in (way.device, way.far))
     sent = []
     for process in (near, far):
         sent.append(random.randbytes(NBYTES))
@@ -62,16 +99,15 @@ def open_queues(pair: Pair, way: Way, **options: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[Way, Pair]:
-    return {}
+def pair_for_all(launch_for_all: Launcher, way: Way) -> Pair:
+    return make_pair(launch_for_all, way)
 
 
 @pytest.fixture
-def pair(launch_for_all: Launcher, made: dict[Way, Pair], way: Way) -> Pair:
+def pair(pair_for_all: Pair, way: Way) -> Pair:
     """Two processes that other tests have used, with new Queues."""
-    found = made[way] = made.get(way) or make_pair(launch_for_all, way)
-    open_queues(found, way)
-    return found
+    open_queues(pair_for_all, way)
+    return pair_for_all
 
 
 @pytest.fixture
@@ -255,7 +291,7 @@ class TestEnds:
         assert near("check").startswith("Closed: ")
 
 
-@pytest.mark.parametrize("way", WAYS[1:], ids=lambda way: f"{way.mode}-{way.provider}")
+@ways(lambda way: way.mode == "proxy")
 class TestFifo:
     def test_more_entries_than_slots(self, pair: Pair, way: Way) -> None:
         near, far, data, _ = pair
@@ -294,7 +330,7 @@ class TestFifo:
         assert near("check").startswith(("AccessDenied: ", "Closed: "))
 
 
-@pytest.mark.parametrize("way", WAYS[2:], ids=lambda way: f"{way.mode}-{way.provider}")
+@ways(lambda way: way.provider == "tcp")
 class TestPeers:
     def test_the_peer_stands_still(self, own_pair: Pair, way: Way) -> None:
         near, far, _, _ = own_pair

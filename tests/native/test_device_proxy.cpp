@@ -38,28 +38,26 @@ struct Device {
             std::vector<zd::PeerFacts>{{0, reach.remote->nbytes(), kReadWrite, {reach.route, words_route}}},
             std::vector<Place>{}, timeout_ns);
         engine->add_work(proxy);
-        peer = {zd::kProxy,
-                0,
-                reach.remote->nbytes(),
-                kReadWrite,
-                at(counters, 64),
-                at(control, zd::ControlLayout::kPeers),
-                at(control, zd::ControlLayout::kPeers + 8),
-                0};
-        local = {at(reach.local), nbytes, kReadWrite, 0};
-        queue = {zd::kLayout,
-                 1,
-                 1,
-                 reinterpret_cast<Word>(&peer),
-                 reinterpret_cast<Word>(&local),
-                 slots,
-                 at(control, layout.fifo),
-                 at(control, layout.results),
-                 at(counters),
-                 at(counters, 8),
-                 at(control, zd::ControlLayout::kTaken),
-                 at(control, zd::ControlLayout::kState),
-                 timeout_ns};
+        queue.layout = zd::kLayout;
+        queue.peer_count = 1;
+        queue.local_count = 1;
+        queue.slots = slots;
+        queue.fifo = at(control, layout.fifo);
+        queue.results = at(control, layout.results);
+        queue.head = at(counters);
+        queue.seen = at(counters, 8);
+        queue.taken = at(control, zd::ControlLayout::kTaken);
+        queue.state = at(control, zd::ControlLayout::kState);
+        queue.timeout_ns = timeout_ns;
+        queue.locals[0] = {at(reach.local), nbytes, kReadWrite, 0};
+        queue.peers[0] = {zd::kProxy,
+                          0,
+                          reach.remote->nbytes(),
+                          kReadWrite,
+                          at(counters, 64),
+                          at(control, zd::ControlLayout::kPeers),
+                          at(control, zd::ControlLayout::kPeers + 8),
+                          0};
     }
     ~Device() { engine->close_work(proxy, {Status::closed, Reason::owner_closed}); }
     Device(const Device&) = delete;
@@ -77,8 +75,6 @@ struct Device {
     std::shared_ptr<Region> counters;
     uint64_t words_route = 0;
     std::shared_ptr<zd::Proxy> proxy;
-    zd::Peer peer{};
-    zd::Local local{};
     zd::Queue queue{};
 };
 
@@ -234,7 +230,7 @@ TEST_CASE("device proxy: what does not lie within the memory is refused, and not
     pair.b.put(*reach.remote, Bytes(4096, 7));
     Device device(pair, reach, 16);
     device.look(true);
-    device.peer.nbytes = 1 << 20; // a kernel that is wrong, or a descriptor that was overwritten
+    device.queue.peers[0].nbytes = 1 << 20; // a kernel that is wrong, or a descriptor that was overwritten
     CHECK(zd::put<kThread>(&device.queue, 0, 4090, 0, 0, 8) == zd::kOk);
     CHECK(zd::flush<kThread>(&device.queue, 0) == zd::kFailed);
     CHECK(zd::signal<kThread>(&device.queue, 0, 0, 1) == zd::kOk);

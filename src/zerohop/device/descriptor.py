@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LAYOUT: Final = 0x7A65726F686F7001
+LAYOUT: Final = 0x7A65726F686F7002
 PEER: Final = 0  # kernels reach the memory by loads and stores
 PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
 
@@ -17,6 +17,10 @@ _WORD: Final = 8
 _QUEUE_WORDS: Final = 16
 _PEER_WORDS: Final = 8
 _LOCAL_WORDS: Final = 4
+# The tables have one size, so that kernels know without a load where an entry lies.
+_LOCALS_AT: Final = _QUEUE_WORDS
+_PEERS_AT: Final = _LOCALS_AT + MAX_LOCALS * _LOCAL_WORDS
+DESCRIPTOR_BYTES: Final = (_PEERS_AT + MAX_PEERS * _PEER_WORDS) * _WORD
 # In words of the counters: the head, the entries taken as far as kernels know, and one line further the posted ones.
 _HEAD: Final = 0
 _SEEN: Final = 1
@@ -59,18 +63,12 @@ class Control(NamedTuple):
     fifo: int
 
 
-def descriptor_bytes(peers: int, locals_: int) -> int:
-    """Return the size of a descriptor, with its tables. A kernel may look at the first local, also where none is."""
-    return (_QUEUE_WORDS + peers * _PEER_WORDS + max(1, locals_) * _LOCAL_WORDS) * _WORD
-
-
 def counter_bytes(peers: int) -> int:
     """Return the size of the counters that kernels count in."""
     return (_POSTED + peers) * _WORD
 
 
 def lay_out(
-    at: int,
     counters: int,
     control: Control,
     slots: int,
@@ -81,7 +79,6 @@ def lay_out(
     """Return the descriptor's bytes.
 
     Args:
-        at: address at which they will lie.
         counters: address of the counters, which are zero.
         control: addresses of the shared memory.
         slots: entries of the FIFO.
@@ -89,14 +86,11 @@ def lay_out(
         peers: the peers' memory.
         locals_: the memory of this side.
     """
-    words = np.zeros(descriptor_bytes(len(peers), len(locals_)) // _WORD, np.uint64)
-    peers_at, locals_at = _QUEUE_WORDS, _QUEUE_WORDS + len(peers) * _PEER_WORDS
-    words[:13] = (
+    words = np.zeros(DESCRIPTOR_BYTES // _WORD, np.uint64)
+    words[:11] = (
         LAYOUT,
         len(peers),
         len(locals_),
-        at + peers_at * _WORD,
-        at + locals_at * _WORD,
         slots,
         control.fifo,
         control.results,
@@ -106,12 +100,12 @@ def lay_out(
         control.state,
         timeout_ns,
     )
+    for number, local in enumerate(locals_):
+        start = _LOCALS_AT + number * _LOCAL_WORDS
+        words[start : start + 4] = local
     for number, peer in enumerate(peers):
         shared = control.peers + number * control.peer_bytes
         posted = counters + (_POSTED + number) * _WORD
-        start = peers_at + number * _PEER_WORDS
+        start = _PEERS_AT + number * _PEER_WORDS
         words[start : start + 7] = (*peer, posted, shared, shared + _WORD)
-    for number, local in enumerate(locals_):
-        start = locals_at + number * _LOCAL_WORDS
-        words[start : start + 4] = local
     return words.tobytes()

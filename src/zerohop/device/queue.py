@@ -12,13 +12,13 @@ from zerohop.config.providers import VERBS
 from zerohop.core.face import HOST, Face, RemoteBuffer, keep_reached, offset_of, region_of, start_of
 from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
+    DESCRIPTOR_BYTES,
     PEER,
     PROXY,
     Control,
     LocalEntry,
     PeerEntry,
     counter_bytes,
-    descriptor_bytes,
     lay_out,
 )
 from zerohop.device.status import FAILED, TIMED_OUT
@@ -122,6 +122,8 @@ class Queue(Face):
         self._timeout_ns = min(allowed or _LONGEST_NS, _LONGEST_NS)
         self._losses: dict[int, ZerohopError] = {}
         self._scratch = self.context.alloc(8 * max(1, len(self._handles)))
+        self._counters = self.context.alloc(counter_bytes(len(self._handles)), self._device)
+        self._counters.fill(0)
         self._ways: list[_Way] = self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
         self.modes = tuple("proxy" if way.reached is None else "peer" for way in self._ways)
         self._open()
@@ -259,6 +261,12 @@ class Queue(Face):
                 f"peer {number} is reached over verbs, where a signal could be seen before the bytes that it tells of",
                 fix='a Context with providers=["p2p", "shm", "tcp"]',
             )
+        if self._index >= 0 and remote.device != HOST:
+            # The kernels' GPU copies signals, too. The peer's GPU would, and keep this process waiting while it runs
+            # kernels of the peer's process: it takes turns of a millisecond.
+            by_device = (await self._reach(self._counters, remote))[0]
+            if by_device.explanation.direct:
+                routes[-1] = by_device
         return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
 
     def _open(self) -> None:
@@ -277,9 +285,7 @@ class Queue(Face):
         ]
         reached = [*(region_of(view) for view in self._local), *(way.reached for way in self._ways if way.reached)]
         self._kept = [keep_reached(route) for way in self._ways for route in way.routes]
-        self._counters = ctx.alloc(counter_bytes(count), self._device)
-        self._counters.fill(0)
-        self._descriptor = ctx.alloc(descriptor_bytes(count, len(self._local)), self._device)
+        self._descriptor = ctx.alloc(DESCRIPTOR_BYTES, self._device)
         engine = self._core.engine
         shared = region_of(self._control), region_of(self._scratch)
         own = [*shared, region_of(self._counters), region_of(self._descriptor)]
@@ -306,7 +312,7 @@ class Queue(Face):
         ]
         self.pointer = self._descriptor.address
         counters = self._counters.address
-        told = lay_out(self.pointer, counters, control, self._slots, self._timeout_ns, peer_entries, local_entries)
+        told = lay_out(counters, control, self._slots, self._timeout_ns, peer_entries, local_entries)
         self._descriptor.write_bytes(0, told)
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:

@@ -23,6 +23,7 @@ from zerohop._floors import (
 )
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.certificates import self_signed
+from zerohop.cli.bench.device_side import KernelSide
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
 from zerohop.cli.bench.tensors import gpu_array
 from zerohop.cli.payload import Octets, digest, random_bytes
@@ -169,6 +170,45 @@ class BenchPeer:
         return {"seconds": time.process_time()}
 
 
+class KernelPeer:
+    """Runs the other side of the rows about kernels; each method is a command."""
+
+    def __init__(self, peer: BenchPeer) -> None:
+        """Open nothing yet."""
+        self._peer = peer
+
+    def kernels_open(self, device: str, nbytes: int, *, on_host: bool) -> Answer:
+        """Make memory for kernels, and share the inbox."""
+        self._side = KernelSide(self._peer.context, device, nbytes, on_host=on_host)
+        return {"handle": bytes(self._side.inbox.share("rw")).hex()}
+
+    def kernels_queue(self, handle: str, mode: str) -> None:
+        """Open a Queue to the first process's inbox."""
+        self._side.open(accept(handle), mode)
+
+    def kernels_fill(self, seed: int, nbytes: int) -> None:
+        """Fill the memory that kernels send from with random bytes."""
+        self._side.put(random_bytes(seed, nbytes))
+
+    def kernels_run(
+        self, language: str, name: str, arguments: list[int], blocks: int, warps: int, how: int, block: int
+    ) -> None:
+        """Run a kernel, and wait for it."""
+        self._side.run(language, name, *arguments, blocks=blocks, warps=warps, how=how, block=block)
+
+    def kernels_digest(self, nbytes: int) -> Answer:
+        """Digest what kernels of the first process have put here."""
+        return {"digest": self._side.digest(nbytes)}
+
+    def kernels_clear(self) -> None:
+        """Poison the inbox, and make its signal zero."""
+        self._side.clear()
+
+    def kernels_close(self) -> None:
+        """Close the Queue and the memory."""
+        self._side.close()
+
+
 class FloorPeer:
     """Runs the other side of the floors; uses no zerohop code."""
 
@@ -244,4 +284,4 @@ class FloorPeer:
 
 if __name__ == "__main__":
     with closing(BenchPeer()) as peer:
-        serve(commands_of(peer, FloorPeer()))
+        serve(commands_of(peer, KernelPeer(peer), FloorPeer()))

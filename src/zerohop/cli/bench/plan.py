@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from zerohop.cli.bench.device_plan import DEVICE_NAMES, kernel_cases
 from zerohop.cli.bench.report import describe_case
 from zerohop.cli.bench.rows import (
     ENCRYPTED,
@@ -38,9 +39,12 @@ NAMES: Final = (
     *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
+# Rows that are measured only if somebody names them.
+_NAMED: Final = (*STORAGE_NAMES, *DEVICE_NAMES)
 # Each requests all names that begin with it.
 TRANSPORT: Final = "transport"
 STORAGE: Final = "storage"
+DEVICE: Final = "device"
 MANY: Final = "transport_write_many"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
@@ -102,7 +106,7 @@ def plan(request: Request) -> list[Case]:
         ValueError: the request names something unknown, or nothing would be measured.
     """
     for what, given, known in (
-        ("name", request.names, (*NAMES, TRANSPORT, *STORAGE_NAMES, STORAGE)),
+        ("name", request.names, (*NAMES, TRANSPORT, *_NAMED, STORAGE, DEVICE)),
         ("provider", request.providers, PROVIDERS),
     ):
         for word in given:
@@ -111,8 +115,8 @@ def plan(request: Request) -> list[Case]:
     request = replace(request, src=_place(request.src), dst=_place(request.dst))
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
-    known_names = (*NAMES, *STORAGE_NAMES)
-    for family in (TRANSPORT, STORAGE):
+    known_names = (*NAMES, *_NAMED)
+    for family in (TRANSPORT, STORAGE, DEVICE):
         if family in names:
             names = (*names, *(name for name in known_names if name.startswith(family)))
     cases = [case for name in known_names if name in names for case in _cases_of(name, request, sizes)]
@@ -124,6 +128,8 @@ def plan(request: Request) -> list[Case]:
     if request.filter is not None:
         kept = parse_filter(request.filter)
         cases = [case for case in cases if any(map(kept.search, _texts(case)))]
+    if not cases and set(names) <= {DEVICE, *DEVICE_NAMES}:
+        raise ValueError("rows about kernels need GPUs, and these options; type --src cuda:0 --dst cuda:1")
     if not cases:
         raise ValueError("no row of the benchmark fits these options")
     return cases
@@ -153,6 +159,9 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
     if name in STORAGE_NAMES:
         return [] if request.providers or request.src else file_reads(name, request.dst, request.batch, sizes)
     src, dst = request.src or request.dst, request.dst or request.src
+    if name in DEVICE_NAMES:
+        cases = kernel_cases(name, src, dst, sizes)
+        return [case for case in cases if not request.providers or case.provider in request.providers]
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
         cases = list(_gpu_cases(name, src, dst, sizes, request))
         return [case for case in cases if not request.providers or case.provider in request.providers]

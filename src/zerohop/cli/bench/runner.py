@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench import handles, local, notify, served, storage, transfers, transport
+from zerohop.cli.bench import device, handles, local, notify, served, storage, transfers, transport
+from zerohop.cli.bench.device_plan import DEVICE_NAMES
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
@@ -177,6 +178,8 @@ def _measure_here(effort: Effort, case: Case, floors: Floors) -> Row:
 def _measure_one(session: Session, case: Case) -> Row:
     if case.name == "register" and is_gpu(case.src):
         return local.measure_tensors(session, case)
+    if case.name in DEVICE_NAMES:
+        return device.measure_device(session, case)
     return _MEASURES[case.name](session, case)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zerohop.device.triton.fields import FIFO, HEAD, POSTED, RESULTS, SEEN, SLOTS, STATE, TAKEN, TIMEOUT_NS
 from zerohop.device.triton.words import (
     FAILED,
     OK,
@@ -37,20 +38,20 @@ _VALUE = tl.constexpr((1 << 63) - 1)
 def _wait_for_room(queue, index, slots):
     """Wait until the slot of an entry is free, as long as the host takes entries."""
     status = as_word(OK)
-    seen_at = word(read(queue, 9), 0)
+    seen_at = word(read(queue, SEEN), 0)
     if index - tl.load(seen_at, volatile=True) >= slots:
-        taken_at = read(queue, 10)
-        until = now() + read(queue, 12)
+        taken_at = read(queue, TAKEN)
+        until = now() + read(queue, TIMEOUT_NS)
         taken = look(taken_at)
         while (index - taken >= slots) & (status == OK):
             status = state_of(queue, -1)
             latest = look(taken_at)
             if latest != taken:
-                until = now() + read(queue, 12)
+                until = now() + read(queue, TIMEOUT_NS)
             elif (status == OK) & (now() > until):
                 # The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
                 status = as_word(TIMED_OUT)
-                tl.store(word(read(queue, 11), 0), status)
+                tl.store(word(read(queue, STATE), 0), status)
             taken = latest
         tl.store(seen_at, taken)
     return status
@@ -63,7 +64,7 @@ def _write_entry(queue, index, slots, first, second):
     lap = as_word(0)
     if (index & slots) == 0:
         lap = as_word(_LAP)
-    at = read(queue, 6) + (index & (slots - 1)) * 16
+    at = read(queue, FIFO) + (index & (slots - 1)) * 16
     tl.store(word(at, 0), first | lap)
     tl.store(word(at, 1), second | lap)
 
@@ -72,9 +73,9 @@ def _write_entry(queue, index, slots, first, second):
 def _claim(queue, peer_at, count: tl.constexpr):
     """Take slots for entries, after everything that the program has done; return the status and the last index."""
     tl.debug_barrier()
-    tl.atomic_add(word(read(peer_at, 4), 0), count, sem="acq_rel", scope="sys")
-    index = tl.atomic_add(word(read(queue, 8), 0), count, sem="relaxed", scope="gpu") + (count - 1)
-    return _wait_for_room(queue, index, read(queue, 5)), index
+    tl.atomic_add(word(read(peer_at, POSTED), 0), count, sem="acq_rel", scope="sys")
+    index = tl.atomic_add(word(read(queue, HEAD), 0), count, sem="relaxed", scope="gpu") + (count - 1)
+    return _wait_for_room(queue, index, read(queue, SLOTS)), index
 
 
 @triton.jit
@@ -82,7 +83,7 @@ def post(queue, peer_at, first, second):
     """Post one entry; return the status and its index."""
     status, index = _claim(queue, peer_at, 1)
     if status == OK:
-        _write_entry(queue, index, read(queue, 5), first, second)
+        _write_entry(queue, index, read(queue, SLOTS), first, second)
     return status, index
 
 
@@ -105,7 +106,7 @@ def post_pair(queue, peer, offset, wanted, new):
     """Post both entries of a compare_swap, one behind the other; return the status and the index of the second."""
     status, index = _claim(queue, peer_of(queue, peer), 2)
     if status == OK:
-        slots = read(queue, 5)
+        slots = read(queue, SLOTS)
         first = head(COMPARE, peer, offset) | ((wanted >> 63) & 1)
         _write_entry(queue, index - 1, slots, first, wanted & _VALUE)
         second = head(COMPARE_SWAP, peer, offset) | ((new >> 63) & 1)
@@ -116,7 +117,7 @@ def post_pair(queue, peer, offset, wanted, new):
 @triton.jit
 def result(queue, peer, index):
     """Wait for what an atomic has found; return the status and the value."""
-    at = read(queue, 7) + (index & (read(queue, 5) - 1)) * 16
+    at = read(queue, RESULTS) + (index & (read(queue, SLOTS) - 1)) * 16
     status = wait_for(queue, peer, at + 8, index + 1, 1)
     old = as_word(0)
     if status == OK:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.posting import ADD, FETCH_ADD, SET, post_pair, post_value, result
-from zerohop.device.triton.transfers import put
+from zerohop.device.triton.fields import BASE, LOCAL_BASE, LOCAL_NBYTES, LOCAL_ON_HOST, MODE
+from zerohop.device.triton.posting import ADD, FETCH_ADD, PUT, SET, post_pair, post_value, result
+from zerohop.device.triton.transfers import is_transfer, transfer
 from zerohop.device.triton.words import (
     OK,
     PEER,
@@ -27,15 +28,11 @@ from zerohop.device.triton.words import (
 
 
 @triton.jit
-def signal(queue, peer, offset, value, add: tl.constexpr = False):
-    """Set a peer's 8-byte word to ``value``, or add it, after all that this program has put there before is there."""
+def _send(queue, peer, mode, base, offset, value, add: tl.constexpr):
+    """Signal in a word that `is_word` has allowed; ``mode`` and ``base``: of the peer's entry."""
     status = as_word(OK)
-    peer_at = peer_of(queue, peer)
-    rights: tl.constexpr = READ | WRITE if add else WRITE
-    if not is_word(queue, peer, offset, rights):
-        status = refuse(queue, peer)
-    elif read(peer_at, 0) == PEER:
-        at = word(read(peer_at, 1) + offset, 0)
+    if mode == PEER:
+        at = word(base + offset, 0)
         tl.debug_barrier()
         if add:
             tl.atomic_add(at, as_word(value), sem="release", scope="sys")
@@ -45,6 +42,20 @@ def signal(queue, peer, offset, value, add: tl.constexpr = False):
         status, _ = post_value(queue, peer, ADD, offset, value)
     else:
         status, _ = post_value(queue, peer, SET, offset, value)
+    return status
+
+
+@triton.jit
+def signal(queue, peer, offset, value, add: tl.constexpr = False):
+    """Set a peer's 8-byte word to ``value``, or add it, after all that this program has put there before is there."""
+    rights: tl.constexpr = READ | WRITE if add else WRITE
+    mode = read(peer_of(queue, peer), MODE)
+    base = read(peer_of(queue, peer), BASE)
+    status = as_word(OK)
+    if is_word(queue, peer, offset, rights):
+        status = _send(queue, peer, mode, base, offset, value, add)
+    else:
+        status = refuse(queue, peer)
     return status
 
 
@@ -61,10 +72,20 @@ def put_signal(
     add: tl.constexpr = False,
     block: tl.constexpr = 1024,
 ):
-    """Put, and then `signal` at ``signal_offset`` of the same peer's memory."""
-    status = put(queue, peer, dst_offset, local, src_offset, nbytes, block)
-    if status == OK:
-        status = signal(queue, peer, signal_offset, value, add)
+    """Put, and then `signal` at ``signal_offset`` of the same peer's memory. Both are refused, or none."""
+    there, here, length = as_word(dst_offset), as_word(src_offset), as_word(nbytes)
+    rights: tl.constexpr = READ | WRITE if add else WRITE
+    mode = read(peer_of(queue, peer), MODE)
+    base = read(peer_of(queue, peer), BASE)
+    local_base = read(local_of(queue, local), LOCAL_BASE)
+    status = as_word(OK)
+    may = is_transfer(queue, peer, PUT, there, local, here, length) & is_word(queue, peer, signal_offset, rights)
+    if may:
+        status = transfer(queue, peer, mode, base, PUT, there, local, local_base, here, length, block)
+        if status == OK:
+            status = _send(queue, peer, mode, base, signal_offset, value, add)
+    else:
+        status = refuse(queue, peer)
     return status
 
 
@@ -77,12 +98,12 @@ def wait_signal(queue, local, offset, value, peer=-1):
     """
     status = as_word(OK)
     local_at = local_of(queue, local)
-    at = read(local_at, 0) + offset
-    inside = is_local(queue, local) & fits(offset, 8, read(local_at, 1)) & (at % 8 == 0)
+    at = read(local_at, LOCAL_BASE) + offset
+    inside = is_local(queue, local) & fits(offset, 8, read(local_at, LOCAL_NBYTES)) & (at % 8 == 0)
     if (not inside) | ((peer != -1) & (not is_peer(queue, peer))):
         status = refuse(queue, -1)
     else:
-        status = wait_for(queue, peer, at, value, read(local_at, 3))
+        status = wait_for(queue, peer, at, value, read(local_at, LOCAL_ON_HOST))
     return status
 
 
@@ -94,9 +115,9 @@ def fetch_add(queue, peer, offset, value):
     peer_at = peer_of(queue, peer)
     if not is_word(queue, peer, offset, READ | WRITE):
         status = refuse(queue, peer)
-    elif read(peer_at, 0) == PEER:
+    elif read(peer_at, MODE) == PEER:
         tl.debug_barrier()
-        old = tl.atomic_add(word(read(peer_at, 1) + offset, 0), as_word(value), sem="acq_rel", scope="sys")
+        old = tl.atomic_add(word(read(peer_at, BASE) + offset, 0), as_word(value), sem="acq_rel", scope="sys")
     else:
         status, index = post_value(queue, peer, FETCH_ADD, offset, value)
         if status == OK:
@@ -114,9 +135,9 @@ def compare_swap(queue, peer, offset, expected, desired):
     new = as_word(desired)
     if not is_word(queue, peer, offset, READ | WRITE):
         status = refuse(queue, peer)
-    elif read(peer_at, 0) == PEER:
+    elif read(peer_at, MODE) == PEER:
         tl.debug_barrier()
-        old = tl.atomic_cas(word(read(peer_at, 1) + offset, 0), wanted, new, sem="acq_rel", scope="sys")
+        old = tl.atomic_cas(word(read(peer_at, BASE) + offset, 0), wanted, new, sem="acq_rel", scope="sys")
     else:
         status, index = post_pair(queue, peer, offset, wanted, new)
         if status == OK:

@@ -10,6 +10,25 @@ import triton.language as tl
 from triton.language.extra import cuda, hip
 from triton.language.target_info import is_hip
 
+from zerohop.device.triton.fields import (
+    BASE,
+    LOCAL_BYTES,
+    LOCAL_COUNT,
+    LOCALS_AT,
+    MAX_LOCALS,
+    MAX_PEERS,
+    NBYTES,
+    PEER_BYTES,
+    PEER_COUNT,
+    PEER_STATE,
+    PEERS_AT,
+    POSTED,
+    RIGHTS,
+    SEEN,
+    STATE,
+    TIMEOUT_NS,
+)
+
 OK = tl.constexpr(0)
 TIMED_OUT = tl.constexpr(1)
 FAILED = tl.constexpr(3)
@@ -18,7 +37,7 @@ PEER = tl.constexpr(0)
 READ = tl.constexpr(1)
 WRITE = tl.constexpr(2)
 
-# Spins between two looks at words of the host, which take longer than a look at the GPU's own memory.
+# Looks between two at the clock and at words of the host, which take longer than a look at the GPU's own memory.
 _SPINS = tl.constexpr(64)
 
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
@@ -67,36 +86,34 @@ def look(address):
 @triton.jit
 def is_peer(queue, peer):
     """Tell whether there is a peer of this number."""
-    return (peer >= 0) & (peer < read(queue, 1))
+    return (peer >= 0) & (peer < read(queue, PEER_COUNT))
 
 
 @triton.jit
 def peer_of(queue, peer):
-    """Return the address of a peer's entry; of the first one's if there is no such peer."""
-    known = is_peer(queue, peer).to(tl.int64)
-    return read(queue, 3) + peer * known * 64
+    """Return the address of a peer's entry; of some other one's if there is no such peer."""
+    return queue + PEERS_AT + (as_word(peer) & (MAX_PEERS - 1)) * PEER_BYTES
 
 
 @triton.jit
 def is_local(queue, local):
     """Tell whether there is a local of this number."""
-    return (local >= 0) & (local < read(queue, 2))
+    return (local >= 0) & (local < read(queue, LOCAL_COUNT))
 
 
 @triton.jit
 def local_of(queue, local):
-    """Return the address of a local's entry; of the first place for one if there is no such local."""
-    known = is_local(queue, local).to(tl.int64)
-    return read(queue, 4) + local * known * 32
+    """Return the address of a local's entry; of some other one's if there is no such local."""
+    return queue + LOCALS_AT + (as_word(local) & (MAX_LOCALS - 1)) * LOCAL_BYTES
 
 
 @triton.jit
 def state_of(queue, peer):
     """Return why no wait can succeed any more: the state of the Queue, or of a peer; a negative one: of none."""
-    state = look(read(queue, 11))
+    state = look(read(queue, STATE))
     if state == OK:
         if peer >= 0:
-            state = look(read(peer_of(queue, peer), 6))
+            state = look(read(peer_of(queue, peer), PEER_STATE))
     return state
 
 
@@ -108,7 +125,7 @@ def order(peer_at):
         the number of entries that were posted to the peer by now.
     """
     tl.debug_barrier()
-    return tl.atomic_add(word(read(peer_at, 4), 0), 0, sem="acq_rel", scope="sys")
+    return tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="acq_rel", scope="sys")
 
 
 @triton.jit
@@ -121,16 +138,16 @@ def fits(offset, nbytes, limit):
 def is_word(queue, peer, offset, rights: tl.constexpr):
     """Tell whether a peer has an aligned word at an offset, and the handle gives these rights."""
     peer_at = peer_of(queue, peer)
-    inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, 2)) & ((read(peer_at, 1) + offset) % 8 == 0)
-    return inside & ((read(peer_at, 3) & rights) == rights)
+    inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, NBYTES)) & ((read(peer_at, BASE) + offset) % 8 == 0)
+    return inside & ((read(peer_at, RIGHTS) & rights) == rights)
 
 
 @triton.jit
 def refuse(queue, peer):
     """Note, for the host and for all waits, that a call of a kernel cannot be right; return FAILED."""
-    at = read(queue, 11)
+    at = read(queue, STATE)
     if is_peer(queue, peer):
-        at = read(peer_of(queue, peer), 6)
+        at = read(peer_of(queue, peer), PEER_STATE)
     tl.store(word(at, 0), FAILED)
     return as_word(FAILED)
 
@@ -151,19 +168,21 @@ def wait_for(queue, peer, address, number, on_host):
     """Wait until a word that others change is ``number`` or more, or no wait can succeed; return the status."""
     status = as_word(OK)
     wanted = as_word(number)
-    until = now() + read(queue, 12)
+    until = now() + read(queue, TIMEOUT_NS)
     value = _value_at(address, on_host)
-    spins = tl.full((), 0, tl.int32)
     while (value < wanted) & (status == OK):
-        spins += 1
-        if spins % _SPINS == 0:
+        spins = tl.full((), 0, tl.int32)
+        while (value < wanted) & (spins < _SPINS):
+            value = _value_at(address, on_host)
+            spins += 1
+        if value < wanted:
             status = state_of(queue, peer)
-        if (status == OK) & (now() > until):
-            status = as_word(TIMED_OUT)
-        value = _value_at(address, on_host)
+            if (status == OK) & (now() > until):
+                status = as_word(TIMED_OUT)
+            value = _value_at(address, on_host)
     if value >= wanted:
         status = as_word(OK)
     if on_host != 0:
-        tl.atomic_add(word(read(queue, 9), 0), 0, sem="acq_rel", scope="sys")
+        tl.atomic_add(word(read(queue, SEEN), 0), 0, sem="acq_rel", scope="sys")
     tl.debug_barrier()
     return status

@@ -15,81 +15,90 @@ namespace zerohop::device {
 
 // Writes `nbytes` of a local to a peer's memory. The local may be changed after flush().
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer, Word dst_offset, Word local, Word src_offset, Word nbytes) {
-    return detail::transfer<kScope>(queue, Op::put, peer, dst_offset, local, src_offset, nbytes);
+ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset, Word local_number, Word src_offset,
+                           Word nbytes) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    const Local local = detail::local_of(queue, local_number);
+    if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes)) {
+        return detail::refuse(queue, peer);
+    }
+    return detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local, src_offset,
+                                    nbytes);
 }
 
 // Reads `nbytes` of a peer's memory into a local. They are there after flush().
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer, Word src_offset, Word local, Word dst_offset, Word nbytes) {
-    return detail::transfer<kScope>(queue, Op::get, peer, src_offset, local, dst_offset, nbytes);
+ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset, Word local_number, Word dst_offset,
+                           Word nbytes) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    const Local local = detail::local_of(queue, local_number);
+    if (!detail::is_transfer(Op::get, peer, src_offset, local, dst_offset, nbytes)) {
+        return detail::refuse(queue, peer);
+    }
+    return detail::transfer<kScope>(queue, Op::get, peer_number, peer, src_offset, local_number, local, dst_offset,
+                                    nbytes);
 }
 
 // Sets a peer's 8-byte word, or adds to it, after all that these threads have put there before is there.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false) {
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if (!detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
     }
-    platform::barrier<kScope>();
-    Word status = kOk;
-    if (platform::rank<kScope>() == 0) {
-        if (peer->mode != kPeer) {
-            const Entry entry = value_entry(add ? Op::add : Op::set, peer_number, offset, value);
-            status = detail::post(queue, peer, &entry, 1).status;
-        } else if (add) {
-            (void)platform::add(peer->base + offset, value);
-        } else {
-            platform::publish(peer->base + offset, value);
-        }
-    }
-    return platform::from_first<kScope>(status);
+    return detail::send_signal<kScope>(queue, peer_number, peer, offset, value, add);
 }
 
-// Puts, and then signals at `signal_offset` of the same peer's memory.
+// Puts, and then signals at `signal_offset` of the same peer's memory. Both are refused, or none.
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer, Word dst_offset, Word local, Word src_offset,
-                                  Word nbytes, Word signal_offset, Word value, bool add = false) {
-    const Word status = put<kScope>(queue, peer, dst_offset, local, src_offset, nbytes);
-    return status == kOk ? signal<kScope>(queue, peer, signal_offset, value, add) : status;
+ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst_offset, Word local_number,
+                                  Word src_offset, Word nbytes, Word signal_offset, Word value, bool add = false) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    const Local local = detail::local_of(queue, local_number);
+    if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes) ||
+        !detail::is_word(peer, signal_offset, add ? kRead | kWrite : kWrite)) {
+        return detail::refuse(queue, peer);
+    }
+    const Word status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local,
+                                                 src_offset, nbytes);
+    return status == kOk ? detail::send_signal<kScope>(queue, peer_number, peer, signal_offset, value, add) : status;
 }
 
 // Waits until the 8-byte word at an offset of a local is `value` or more; what was put before it is there then. The
-// wait ends with the Queue's timeout, and with the loss of `peer`; kMaxPeers: of none.
+// wait ends with the Queue's timeout, and with the loss of `peer`; kNoPeer: of none.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word offset, Word value,
                                    Word peer_number = kNoPeer) {
-    const Local* local = detail::local_of(queue, local_number);
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || local == nullptr || (local->base + offset) % 8 != 0 ||
-        !detail::fits(offset, 8, local->nbytes) || (peer == nullptr && peer_number != kNoPeer)) {
-        return detail::refuse(queue, nullptr);
+    const Local local = detail::local_of(queue, local_number);
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if ((local.base + offset) % 8 != 0 || !detail::fits(offset, 8, local.nbytes) ||
+        (!detail::exists(peer) && peer_number != kNoPeer)) {
+        return detail::refuse(queue, Peer{});
     }
     Word status = kOk;
-    if (platform::rank<kScope>() == 0) {
-        status = detail::wait_for(queue, peer, local->base + offset, value);
+    if (platform::is_first<kScope>()) {
+        status = detail::wait_for(queue, peer, local.base + offset, value);
     }
-    return platform::from_first<kScope>(status);
+    return platform::agree<kScope>(status);
 }
 
 // Waits until everything that was posted to a peer by now is there, and gets have arrived.
 template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue* queue, Word peer_number) {
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || peer == nullptr) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
     Word status = kOk;
-    if (platform::rank<kScope>() == 0) {
-        const Word posted = platform::add(peer->posted, 0);
-        if (peer->mode != kPeer) {
-            status = detail::wait_for(queue, peer, peer->ended, posted);
+    if (platform::is_first<kScope>()) {
+        const Word posted = platform::add(peer.posted, 0);
+        if (peer.mode != kPeer) {
+            status = detail::wait_for(queue, peer, peer.ended, posted);
         }
         // A failure is seen before the entries that it has ended.
         status = status == kOk ? detail::state_of(queue, peer) : status;
     }
-    return platform::from_first<kScope>(status);
+    return platform::agree<kScope>(status);
 }
 
 // Does flush() for all peers; returns the first status that is not kOk.
@@ -104,66 +113,62 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue*
 
 // Lets nothing that these threads do next at a peer be seen there before what they have done before. Does not wait.
 template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue* queue, Word peer_number) {
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || peer == nullptr) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
     Word status = kOk;
-    if (platform::rank<kScope>() == 0) {
-        if (peer->mode == kPeer) {
-            (void)platform::add(peer->posted, 0);
+    if (platform::is_first<kScope>()) {
+        if (peer.mode == kPeer) {
+            (void)platform::add(peer.posted, 0);
         } else {
             const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
             status = detail::post(queue, peer, &entry, 1).status;
         }
     }
-    return platform::from_first<kScope>(status);
+    return platform::agree<kScope>(status);
 }
 
 // Adds to a peer's 8-byte word.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value) {
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset, kRead | kWrite)) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
     platform::barrier<kScope>();
     Found found{kOk, 0};
-    if (platform::rank<kScope>() == 0) {
-        if (peer->mode == kPeer) {
-            found.value = platform::add(peer->base + offset, value);
+    if (platform::is_first<kScope>()) {
+        if (peer.mode == kPeer) {
+            found.value = platform::add(peer.base + offset, value);
         } else {
             const Entry entry = value_entry(Op::fetch_add, peer_number, offset, value);
             found = detail::result(queue, peer, detail::post(queue, peer, &entry, 1));
         }
     }
-    found.status = platform::from_first<kScope>(found.status);
-    found.value = platform::from_first<kScope>(found.value);
-    return found;
+    return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};
 }
 
 // Sets a peer's 8-byte word to `desired` if it is `expected`.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word offset, Word expected, Word desired) {
-    const Peer* peer = detail::peer_of(queue, peer_number);
-    if (queue->layout != kLayout || !detail::is_word(peer, offset, kRead | kWrite)) {
+    const Peer peer = detail::peer_of(queue, peer_number);
+    if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
     platform::barrier<kScope>();
     Found found{kOk, 0};
-    if (platform::rank<kScope>() == 0) {
-        if (peer->mode == kPeer) {
-            found.value = platform::swap_if(peer->base + offset, expected, desired);
+    if (platform::is_first<kScope>()) {
+        if (peer.mode == kPeer) {
+            found.value = platform::swap_if(peer.base + offset, expected, desired);
         } else {
             const Entry entries[2] = {value_entry(Op::compare, peer_number, offset, expected),
                                       value_entry(Op::compare_swap, peer_number, offset, desired)};
             found = detail::result(queue, peer, detail::post(queue, peer, entries, 2));
         }
     }
-    found.status = platform::from_first<kScope>(found.status);
-    found.value = platform::from_first<kScope>(found.value);
-    return found;
+    return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};
 }
 
 } // namespace zerohop::device

@@ -14,34 +14,56 @@ struct Found {
 namespace detail {
 
 ZEROHOP_DEVICE_FN bool fits(Word offset, Word nbytes, Word limit) { // a negative number is a very large one
-    return offset <= limit && nbytes <= limit - offset;
+    return (offset <= limit) & (nbytes <= limit - offset);          // without a branch, which would wait for one load
 }
 
-ZEROHOP_DEVICE_FN const Peer* peer_of(const Queue* queue, Word peer) {
-    return peer < queue->peer_count ? reinterpret_cast<const Peer*>(queue->peers) + peer : nullptr;
+// Returns the entry of a peer; an empty one if there is no such peer, or the kernel has another layout.
+ZEROHOP_DEVICE_FN Peer peer_of(const Queue* queue, Word number) {
+    const Word layout = platform::read_once(&queue->layout);
+    Peer found = platform::read_all(queue->peers + (number & (kMaxPeers - 1)));
+    if (number >= kMaxPeers || layout != kLayout) {
+        found = Peer{};
+    }
+    return found;
 }
 
-ZEROHOP_DEVICE_FN const Local* local_of(const Queue* queue, Word local) {
-    return local < queue->local_count ? reinterpret_cast<const Local*>(queue->locals) + local : nullptr;
+// Likewise of a local.
+ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
+    const Word layout = platform::read_once(&queue->layout);
+    Local found = platform::read_all(queue->locals + (number & (kMaxLocals - 1)));
+    if (number >= kMaxLocals || layout != kLayout) {
+        found = Local{};
+    }
+    return found;
+}
+
+ZEROHOP_DEVICE_FN bool exists(const Peer& peer) {
+    return peer.posted != 0;
 }
 
 // Notes, for the host and for all waits, that a request cannot be right.
-ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer* peer) {
+ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer& peer) {
     if (queue->layout == kLayout) {
-        platform::publish(peer != nullptr ? peer->state : queue->state, kFailed);
+        platform::publish(exists(peer) ? peer.state : queue->state, kFailed);
     }
     return kFailed;
 }
 
-ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer* peer) {
+ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer& peer) {
     const Word state = platform::look(queue->state);
-    return state == kOk && peer != nullptr ? platform::look(peer->state) : state;
+    return state == kOk && exists(peer) ? platform::look(peer.state) : state;
 }
 
 // Tells whether a peer has an aligned word at an offset, and the handle gives these rights.
-ZEROHOP_DEVICE_FN bool is_word(const Peer* peer, Word offset, Word rights) {
-    return peer != nullptr && (peer->rights & rights) == rights && (peer->base + offset) % 8 == 0 &&
-           fits(offset, 8, peer->nbytes);
+ZEROHOP_DEVICE_FN bool is_word(const Peer& peer, Word offset, Word rights) {
+    return ((peer.rights & rights) == rights) & ((peer.base + offset) % 8 == 0) & fits(offset, 8, peer.nbytes);
+}
+
+// Tells whether both ranges lie within their memory, and its rights allow the transfer.
+ZEROHOP_DEVICE_FN bool is_transfer(Op op, const Peer& peer, Word there, const Local& local, Word here, Word nbytes) {
+    const bool put = op == Op::put;
+    return fits(there, nbytes, peer.nbytes) & fits(here, nbytes, local.nbytes) &
+           ((peer.rights & (put ? kWrite : kRead)) != 0) & ((local.rights & (put ? kRead : kWrite)) != 0);
 }
 
 ZEROHOP_DEVICE_FN bool reached(Word address, Word number) { // as signed numbers
@@ -49,15 +71,19 @@ ZEROHOP_DEVICE_FN bool reached(Word address, Word number) { // as signed numbers
 }
 
 // Waits until a word that others change is a number or more.
-ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer* peer, Word address, Word number) {
-    constexpr unsigned kSpins = 64; // between two looks at words of the host, which take longer
-    const Word until = platform::now_ns() + queue->timeout_ns;
-    Word status = kOk;
-    for (unsigned spins = 1; !reached(address, number); ++spins) {
-        platform::relax();
-        if (spins % kSpins == 0) {
-            status = state_of(queue, peer);
+ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer& peer, Word address, Word number) {
+    // Looks between two at the clock and at words of the host, which take longer.
+    constexpr unsigned kSpins = 64;
+    const Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
+    for (;;) {
+        ZEROHOP_NO_UNROLL
+        for (unsigned spins = 0; spins < kSpins; ++spins) {
+            if (reached(address, number)) {
+                return kOk;
+            }
+            platform::relax();
         }
+        Word status = state_of(queue, peer);
         if (status == kOk && platform::now_ns() > until) {
             status = kTimedOut;
         }
@@ -65,24 +91,23 @@ ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer* peer, Word addre
             return reached(address, number) ? kOk : status;
         }
     }
-    return kOk;
 }
 
 // --- entries; one thread ---------------------------------------------------------------------------------------------
 
 ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index) {
-    if (index - platform::look(queue->seen) < queue->slots) {
+    if (index - platform::look(platform::read_once(&queue->seen)) < platform::read_once(&queue->slots)) {
         return kOk;
     }
-    Word taken = platform::look(queue->taken);
-    Word until = platform::now_ns() + queue->timeout_ns;
-    while (index - taken >= queue->slots) {
+    Word taken = platform::look(platform::read_once(&queue->taken));
+    Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
+    while (index - taken >= platform::read_once(&queue->slots)) {
         platform::relax();
         Word status = platform::look(queue->state);
-        const Word now = platform::look(queue->taken);
+        const Word now = platform::look(platform::read_once(&queue->taken));
         if (now != taken) { // the host takes entries, however many others wait for slots
             taken = now;
-            until = platform::now_ns() + queue->timeout_ns;
+            until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
         } else if (status == kOk && platform::now_ns() > until) {
             // The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
             status = kTimedOut;
@@ -92,21 +117,23 @@ ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index) {
             return status;
         }
     }
-    platform::publish(queue->seen, taken);
+    platform::publish(platform::read_once(&queue->seen), taken);
     return kOk;
 }
 
 ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) {
-    const Word at = queue->fifo + (index & (queue->slots - 1)) * sizeof(Entry);
-    const Word lap = lap_of(index, queue->slots);
-    platform::publish(at, entry.first | lap);
-    platform::publish(at + sizeof(Word), entry.second | lap);
+    const Word at =
+        platform::read_once(&queue->fifo) + (index & (platform::read_once(&queue->slots) - 1)) * sizeof(Entry);
+    const Word lap = lap_of(index, platform::read_once(&queue->slots));
+    platform::note(at, entry.first | lap);
+    platform::note(at + sizeof(Word), entry.second | lap);
 }
 
 // `count`: 1 or 2 entries. Gives the index of the last one.
-ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer* peer, const Entry* entries, Word count) {
-    platform::add(peer->posted, count);
-    const Word index = platform::add(queue->head, count);
+ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
+    platform::order(); // the host sees the entry after the bytes that it tells of
+    (void)platform::count(peer.posted, count);
+    const Word index = platform::count(platform::read_once(&queue->head), count);
     const Word status = wait_for_room(queue, index + count - 1);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);
@@ -114,12 +141,13 @@ ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer* peer, const Entry* 
     return {status, index + count - 1};
 }
 
-ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer* peer, Found posted) {
+ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found posted) {
     if (posted.status != kOk) {
         return {posted.status, 0};
     }
     // Until it is read the host puts no other result there. That of an earlier entry may still stand there.
-    const Word at = queue->results + (posted.value & (queue->slots - 1)) * sizeof(Result);
+    const Word at = platform::read_once(&queue->results) +
+                    (posted.value & (platform::read_once(&queue->slots) - 1)) * sizeof(Result);
     const Word status = wait_for(queue, peer, at + sizeof(Word), posted.value + 1);
     if (status != kOk) {
         return {status, 0};
@@ -134,50 +162,47 @@ ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer* peer, Found poste
 
 // --- copies ----------------------------------------------------------------------------------------------------------
 
-struct alignas(16) Piece {
-    Word words[2];
-};
-
 template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Word nbytes) {
+    constexpr Word kPiece = sizeof(platform::Piece);
+    constexpr Word kAtOnce = 4; // loads that are under way before the first store waits for one
     const Word first = platform::rank<kScope>();
-    const Word step = platform::size<kScope>();
+    const Word threads = platform::size<kScope>();
     Word done = 0;
-    if ((target | source) % sizeof(Piece) == 0) {
-        auto* to = reinterpret_cast<Piece*>(target);
-        const auto* from = reinterpret_cast<const Piece*>(source);
-        const Word pieces = nbytes / sizeof(Piece);
-        for (Word i = first; i < pieces; i += step) {
-            to[i] = from[i];
+    if ((target | source) % kPiece == 0) {
+        const Word step = threads * kPiece;
+        done = nbytes / kPiece * kPiece;
+        Word i = first * kPiece;
+        for (; i + (kAtOnce - 1) * step < done; i += kAtOnce * step) {
+            platform::Piece held[kAtOnce];
+            for (Word k = 0; k < kAtOnce; ++k) {
+                held[k] = platform::load_piece(source + i + k * step);
+            }
+            for (Word k = 0; k < kAtOnce; ++k) {
+                platform::store_piece(target + i + k * step, held[k]);
+            }
         }
-        done = pieces * sizeof(Piece);
+        for (; i < done; i += step) {
+            platform::store_piece(target + i, platform::load_piece(source + i));
+        }
     }
-    auto* to = reinterpret_cast<unsigned char*>(target);
-    const auto* from = reinterpret_cast<const unsigned char*>(source);
-    for (Word i = done + first; i < nbytes; i += step) {
-        to[i] = from[i];
+    for (Word i = done + first; i < nbytes; i += threads) {
+        platform::copy_byte(target + i, source + i);
     }
 }
 
+// Carries out a transfer that is_transfer() has allowed, or posts it.
 template <Scope kScope>
-ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, Word there, Word local_number, Word here,
-                                Word nbytes) {
-    const Peer* peer = peer_of(queue, peer_number);
-    const Local* local = local_of(queue, local_number);
-    const bool put = op == Op::put;
-    if (queue->layout != kLayout || peer == nullptr || local == nullptr || !fits(there, nbytes, peer->nbytes) ||
-        !fits(here, nbytes, local->nbytes) || (peer->rights & (put ? kWrite : kRead)) == 0 ||
-        (local->rights & (put ? kRead : kWrite)) == 0) {
-        return refuse(queue, peer);
-    }
+ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, const Peer& peer, Word there,
+                                Word local_number, const Local& local, Word here, Word nbytes) {
     platform::barrier<kScope>(); // the bytes of all threads are there before any is copied, or the first one posts
-    if (peer->mode == kPeer) {
-        const Word remote = peer->base + there;
-        const Word own = local->base + here;
-        copy<kScope>(put ? remote : own, put ? own : remote, nbytes);
+    if (peer.mode == kPeer) {
+        const Word remote = peer.base + there;
+        const Word own = local.base + here;
+        copy<kScope>(op == Op::put ? remote : own, op == Op::put ? own : remote, nbytes);
         return kOk;
     }
     Word status = kOk;
-    if (platform::rank<kScope>() == 0) {
+    if (platform::is_first<kScope>()) {
         Word done = 0;
         do {
             const Word some = nbytes - done < kMostBytes ? nbytes - done : kMostBytes;
@@ -186,7 +211,29 @@ ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, Wor
             done += some;
         } while (done < nbytes && status == kOk);
     }
-    return platform::from_first<kScope>(status);
+    return platform::agree<kScope>(status);
+}
+
+// Sets or changes a word that is_word() has allowed, after all that these threads have done.
+template <Scope kScope>
+ZEROHOP_DEVICE_FN Word send_signal(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word value,
+                                   bool add) {
+    platform::barrier<kScope>();
+    const bool is_first = platform::is_first<kScope>();
+    if (peer.mode == kPeer) {
+        if (is_first && add) {
+            (void)platform::add(peer.base + offset, value);
+        } else if (is_first) {
+            platform::publish(peer.base + offset, value);
+        }
+        return kOk;
+    }
+    Word status = kOk;
+    if (is_first) {
+        const Entry entry = value_entry(add ? Op::add : Op::set, peer_number, offset, value);
+        status = post(queue, peer, &entry, 1).status;
+    }
+    return platform::agree<kScope>(status);
 }
 
 } // namespace detail

@@ -16,7 +16,7 @@ using Word = unsigned long long;
 static_assert(sizeof(Word) == 8);
 
 // Stands at the beginning of a Queue. Changes with everything below, so that a kernel of another version is refused.
-constexpr Word kLayout = 0x7a65726f686f7001;
+constexpr Word kLayout = 0x7a65726f686f7002;
 
 // How a peer's memory is reached.
 constexpr Word kPeer = 0;  // by loads and stores
@@ -52,12 +52,16 @@ struct Local {
 };
 static_assert(sizeof(Local) == 32);
 
+constexpr unsigned kPeerBits = 9;
+constexpr unsigned kLocalBits = 8;
+constexpr Word kMaxPeers = Word(1) << kPeerBits;
+constexpr Word kNoPeer = ~Word(0);
+constexpr Word kMaxLocals = Word(1) << kLocalBits;
+
 struct Queue {
     Word layout; // kLayout
     Word peer_count;
     Word local_count;
-    Word peers;      // address of the first Peer
-    Word locals;     // address of the first Local
     Word slots;      // of the FIFO, a power of two; as many results
     Word fifo;       // address of its first entry
     Word results;    // address of the first Result
@@ -66,7 +70,13 @@ struct Queue {
     Word taken;      // address of the number of entries that the host has taken out
     Word state;      // address of the state of the whole Queue
     Word timeout_ns; // of every wait
+    Word padding[5]; // the tables begin at a cache line
+    // Tables of one size: where an entry lies is known without a load. Those that are not used are zero, and have no
+    // rights.
+    Local locals[kMaxLocals];
+    Peer peers[kMaxPeers];
 };
+static_assert(sizeof(Queue) == 128 + kMaxLocals * sizeof(Local) + kMaxPeers * sizeof(Peer));
 
 // Holds the value that an atomic has found, at its entry's index in the ring of results. The kernel that reads it frees
 // the place.
@@ -97,13 +107,8 @@ enum class Op : unsigned {
     fence = 8, // nothing later begins before all that was posted to the peer has ended
 };
 
-constexpr unsigned kPeerBits = 9;
-constexpr unsigned kLocalBits = 8;
 constexpr unsigned kOffsetBits = 40; // 1 TiB
 constexpr unsigned kLengthBits = 24;
-constexpr Word kMaxPeers = Word(1) << kPeerBits;
-constexpr Word kNoPeer = ~Word(0);
-constexpr Word kMaxLocals = Word(1) << kLocalBits;
 constexpr Word kMaxOffset = Word(1) << kOffsetBits;
 constexpr Word kMostBytes = Word(1) << (kLengthBits - 1); // of one entry; longer transfers are several
 constexpr Word kLap = Word(1) << 63;

@@ -15,6 +15,12 @@
 #include <time.h>
 #endif
 
+#if defined(ZEROHOP_CUDA)
+#define ZEROHOP_NO_UNROLL _Pragma("unroll 1")
+#else
+#define ZEROHOP_NO_UNROLL
+#endif
+
 namespace zerohop::device {
 
 // Which threads call a function together, each with the same arguments.
@@ -23,15 +29,46 @@ enum class Scope { thread, warp, block };
 namespace platform {
 
 // --- memory ----------------------------------------------------------------------------------------------------------
+// All of it is global: with generic addresses each atomic would have a second form, for shared memory.
 
 ZEROHOP_DEVICE_FN Word* pointer(Word address) {
     return reinterpret_cast<Word*>(address); // NOLINT(performance-no-int-to-ptr): descriptors hold addresses as words
 }
 
-ZEROHOP_DEVICE_FN Word look(Word address) { // a word that others change
+ZEROHOP_DEVICE_FN Word read_once(const Word* from) { // a word that nobody changes, here and not where it is used
+#if defined(ZEROHOP_CUDA)
+    Word found;
+    asm("ld.global.nc.u64 %0, [%1];" : "=l"(found) : "l"(from));
+    return found;
+#else
+    return *from;
+#endif
+}
+
+// Reads what nobody changes, all of it at once: a compiler would load a field where it is used, and each such load
+// takes a third of a microsecond after a wait, which leaves nothing in the first cache.
+template <typename Record> ZEROHOP_DEVICE_FN Record read_all(const Record* from) {
+#if defined(ZEROHOP_CUDA)
+    union {
+        Record record;
+        Word words[sizeof(Record) / sizeof(Word)];
+    } found;
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(Record) / sizeof(Word); i += 2) {
+        asm("ld.global.nc.v2.u64 {%0, %1}, [%2];"
+            : "=l"(found.words[i]), "=l"(found.words[i + 1])
+            : "l"(reinterpret_cast<const Word*>(from) + i));
+    }
+    return found.record;
+#else
+    return *from;
+#endif
+}
+
+ZEROHOP_DEVICE_FN Word look(Word address) { // at a word that others change
 #if defined(ZEROHOP_CUDA)
     Word value;
-    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
     return value;
 #elif defined(ZEROHOP_HIP)
     return __hip_atomic_load(pointer(address), __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
@@ -42,7 +79,7 @@ ZEROHOP_DEVICE_FN Word look(Word address) { // a word that others change
 
 ZEROHOP_DEVICE_FN void publish(Word address, Word value) { // after everything that this thread knows of
 #if defined(ZEROHOP_CUDA)
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 #elif defined(ZEROHOP_HIP)
     __hip_atomic_store(pointer(address), value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 #else
@@ -50,10 +87,26 @@ ZEROHOP_DEVICE_FN void publish(Word address, Word value) { // after everything t
 #endif
 }
 
+// Orders all that this thread knows of before what note() and count() do next. Without a GPU these order by themselves:
+// ThreadSanitizer does not know fences.
+ZEROHOP_DEVICE_FN void order() {
+#if defined(ZEROHOP_CUDA)
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
+ZEROHOP_DEVICE_FN void note(Word address, Word value) {
+#if defined(ZEROHOP_CUDA)
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+#else
+    publish(address, value);
+#endif
+}
+
 ZEROHOP_DEVICE_FN Word add(Word address, Word value) { // orders everything before and after, for the system
 #if defined(ZEROHOP_CUDA)
     Word old;
-    asm volatile("atom.acq_rel.sys.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(value) : "memory");
+    asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(value) : "memory");
     return old;
 #elif defined(ZEROHOP_HIP)
     return __hip_atomic_fetch_add(pointer(address), value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
@@ -62,10 +115,20 @@ ZEROHOP_DEVICE_FN Word add(Word address, Word value) { // orders everything befo
 #endif
 }
 
+ZEROHOP_DEVICE_FN Word count(Word address, Word value) { // adds to a word of this device's own
+#if defined(ZEROHOP_CUDA)
+    Word old;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(value) : "memory");
+    return old;
+#else
+    return add(address, value);
+#endif
+}
+
 ZEROHOP_DEVICE_FN Word swap_if(Word address, Word expected, Word desired) { // returns what was there
 #if defined(ZEROHOP_CUDA)
     Word old;
-    asm volatile("atom.acq_rel.sys.cas.b64 %0, [%1], %2, %3;"
+    asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
                  : "=l"(old)
                  : "l"(address), "l"(expected), "l"(desired)
                  : "memory");
@@ -80,14 +143,59 @@ ZEROHOP_DEVICE_FN Word swap_if(Word address, Word expected, Word desired) { // r
 #endif
 }
 
+struct alignas(16) Piece {
+    Word words[2];
+};
+
+ZEROHOP_DEVICE_FN Piece load_piece(Word address) {
+#if defined(ZEROHOP_CUDA)
+    Piece piece;
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(piece.words[0]), "=l"(piece.words[1])
+                 : "l"(address)
+                 : "memory");
+    return piece;
+#else
+    return *reinterpret_cast<const Piece*>(address); // NOLINT(performance-no-int-to-ptr): as above
+#endif
+}
+
+ZEROHOP_DEVICE_FN void store_piece(Word address, Piece piece) {
+#if defined(ZEROHOP_CUDA)
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(piece.words[0]), "l"(piece.words[1])
+                 : "memory");
+#else
+    *reinterpret_cast<Piece*>(address) = piece; // NOLINT(performance-no-int-to-ptr): as above
+#endif
+}
+
+ZEROHOP_DEVICE_FN void copy_byte(Word target, Word source) {
+#if defined(ZEROHOP_CUDA)
+    unsigned value;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(target), "r"(value) : "memory");
+#else
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
+    *reinterpret_cast<unsigned char*>(target) = *reinterpret_cast<const unsigned char*>(source);
+#endif
+}
+
 // --- threads ---------------------------------------------------------------------------------------------------------
 
 template <Scope kScope> ZEROHOP_DEVICE_FN Word rank() {
 #if defined(ZEROHOP_HOST)
     return 0;
 #else
-    const Word in_block = threadIdx.x + blockDim.x * (threadIdx.y + static_cast<Word>(blockDim.y) * threadIdx.z);
+    const unsigned in_block = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     return kScope == Scope::thread ? 0 : kScope == Scope::block ? in_block : in_block % warpSize;
+#endif
+}
+
+template <Scope kScope> ZEROHOP_DEVICE_FN bool is_first() {
+#if defined(ZEROHOP_HOST)
+    return true;
+#else
+    return kScope == Scope::block ? (threadIdx.x | threadIdx.y | threadIdx.z) == 0 : rank<kScope>() == 0;
 #endif
 }
 
@@ -95,7 +203,7 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
 #if defined(ZEROHOP_HOST)
     return 1;
 #else
-    const Word of_block = static_cast<Word>(blockDim.x) * blockDim.y * blockDim.z;
+    const unsigned of_block = blockDim.x * blockDim.y * blockDim.z;
     return kScope == Scope::thread ? 1 : kScope == Scope::block ? of_block : warpSize;
 #endif
 }
@@ -120,7 +228,7 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
     if (kScope == Scope::block) {
         __shared__ Word shared;
         __syncthreads();
-        if (rank<kScope>() == 0) {
+        if (is_first<kScope>()) {
             shared = value;
         }
         __syncthreads();
@@ -134,6 +242,16 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
     }
 #endif
     return value;
+}
+
+// Does the same for a status, which is mostly 0 and then takes one barrier. Other threads have 0.
+template <Scope kScope> ZEROHOP_DEVICE_FN Word agree(Word status) {
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::block) {
+        return __syncthreads_or(static_cast<int>(status)) == 0 ? 0 : from_first<kScope>(status);
+    }
+#endif
+    return from_first<kScope>(status);
 }
 
 // Called in each turn of a wait. The host has fewer processors than kernels: others go first.
