@@ -29,6 +29,9 @@ scripts/setup.sh cuda || echo "NVRTC cannot be had here: the copy kernels are no
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     hip=$(apt-cache search --names-only '^libamdhip64-[0-9]+$' | cut -d' ' -f1 | sort -V | tail -1)
     [ -z "$hip" ] || apt-get install -y -qq --no-install-recommends "$hip" >/dev/null
+    # 51 MB; compiles the functions for kernels of AMD's GPUs.
+    apt-get install -y -qq --no-install-recommends hipcc libamdhip64-dev >/dev/null ||
+        echo "hipcc cannot be had here: nothing is compiled for AMD's GPUs"
     # A test makes a cluster of one node. Its daemons are not to start by themselves.
     RUNLEVEL=1 apt-get install -y -qq --no-install-recommends slurm-wlm munge >/dev/null ||
         echo "Slurm cannot be had here: srun is not tried"

@@ -67,6 +67,36 @@ class Main:
         status, value = struct.unpack("qq", self.report.read_bytes())
         return status, value
 
+    def run_blocks(self, name: str, blocks: int, *arguments: int) -> tuple[int, int]:
+        """Run a kernel whose blocks write a report only if something is wrong."""
+        queue = self.queues[-1]
+        self.report.fill(0)
+        with queue.active():
+            self.runner(name, queue.pointer, self.report.address, arguments, blocks)
+        status, block = struct.unpack("qq", self.report.read_bytes())
+        return status, block
+
+    def replay(self, times: int, first: int, nbytes: int) -> tuple[int, int]:
+        """Capture a kernel in a CUDA graph, and replay it; the first run of the kernel is none of the graph's."""
+        import torch
+
+        from device import kernels
+
+        queue, counter = self.queues[-1], self.context.alloc(8, self.device)
+        counter.fill(0)
+        arguments = (queue.pointer, self.report.address, counter.address, first, nbytes)
+        graph = torch.cuda.CUDAGraph()
+        with queue.active():
+            kernels.echo[(1,)](*arguments)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                kernels.echo[(1,)](*arguments)
+            for _ in range(times - 1):
+                graph.replay()
+            torch.cuda.synchronize()
+        status, turn = struct.unpack("qq", self.report.read_bytes())
+        return status, turn
+
     def run_once(self, peers: list[bytes], local: list[int], mode: Any, name: str, *arguments: int) -> tuple[int, int]:
         """Run a kernel on a Queue that is closed at once."""
         self.queue(peers, local, mode=mode, timeout=LIMIT_S)

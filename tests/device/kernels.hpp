@@ -5,8 +5,14 @@
 
 #if defined(ZEROHOP_HOST)
 #define KERNEL extern "C"
+static thread_local zerohop::device::Word this_block = 0;
+extern "C" void set_block(zerohop::device::Word number) {
+    this_block = number;
+}
+#define BLOCK this_block
 #else
 #define KERNEL extern "C" __global__
+#define BLOCK static_cast<Word>(blockIdx.x)
 #endif
 
 namespace zd = zerohop::device;
@@ -101,4 +107,18 @@ KERNEL void ping_pong(const zd::Queue* queue, Report* report, Word first, Word r
         }
     }
     tell(report, status == zd::kOk ? zd::quiet<kScope>(queue) : status, done);
+}
+
+// Each block puts `count` parts of local 0 to places of its own, and then adds 1 to a signal.
+KERNEL void put_blocks(const zd::Queue* queue, Report* report, Word nbytes, Word count, Word at) {
+    Word status = zd::kOk;
+    for (Word i = 0; i < count && status == zd::kOk; ++i) {
+        const Word place = (BLOCK * count + i) * nbytes;
+        status = zd::put<kScope>(queue, 0, place, 0, place, nbytes);
+    }
+    status = status == zd::kOk ? zd::signal<kScope>(queue, 0, at, 1, true) : status;
+    status = status == zd::kOk ? zd::flush<kScope>(queue, 0) : status;
+    if (status != zd::kOk) {
+        tell(report, status, BLOCK);
+    }
 }

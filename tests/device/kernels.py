@@ -108,3 +108,39 @@ def ping_pong(queue, report, first, rounds, nbytes):
     if status == 0:
         status = zd.quiet(queue)
     tell(report, status, done)
+
+
+@triton.jit
+def put_blocks(queue, report, nbytes, count, at):
+    """Put `count` parts of local 0 to places of each program's own, and then add 1 to a signal."""
+    status = tl.full((), 0, tl.int64)
+    done = tl.full((), 0, tl.int64)
+    block = tl.program_id(0).to(tl.int64)
+    while (done < count) & (status == 0):
+        place = (block * count + done) * nbytes
+        status = zd.put(queue, 0, place, 0, place, nbytes)
+        done += 1
+    if status == 0:
+        status = zd.signal(queue, 0, at, 1, add=True)
+    if status == 0:
+        status = zd.flush(queue, 0)
+    if status != 0:
+        tell(report, status, block)
+
+
+@triton.jit
+def echo(queue, report, counter, first, nbytes):
+    """Make one round of a ping-pong; how many there were is counted in memory, so that a graph can be replayed."""
+    at = counter.to(tl.pointer_type(tl.int64))
+    turn = tl.load(at) + 1
+    status = tl.full((), 0, tl.int64)
+    if first == 0:
+        status = zd.wait_signal(queue, 1, 0, turn, 0)
+    if status == 0:
+        status = zd.put_signal(queue, 0, 8, 0, turn * 8, nbytes, 0, 1, add=True)
+    if (first != 0) & (status == 0):
+        status = zd.wait_signal(queue, 1, 0, turn, 0)
+    if status == 0:
+        status = zd.quiet(queue)
+    tl.store(at, turn)
+    tell(report, status, turn)

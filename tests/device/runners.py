@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +20,8 @@ THREADS = {"thread": 1, "warp": 32, "block": 256}
 
 
 class Runner(Protocol):
-    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...]) -> None:
-        """Run a kernel to its end."""
+    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...], blocks: int = 1) -> None:
+        """Run a kernel to its end, in so many blocks: programs, or threads of the host."""
 
 
 class InTriton:
@@ -37,13 +38,13 @@ class InTriton:
             torch.cuda.set_device(device)
             self._wait = torch.cuda.synchronize
 
-    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...]) -> None:
-        getattr(self._kernels, name)[(1,)](queue, report, *arguments)
+    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...], blocks: int = 1) -> None:
+        getattr(self._kernels, name)[(blocks,)](queue, report, *arguments)
         self._wait()
 
 
 class OnHost:
-    """Compiles kernels for the host, and runs each in the calling thread."""
+    """Compiles kernels for the host, and runs each block in a thread."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -53,9 +54,16 @@ class OnHost:
             subprocess.run(command, check=True, timeout=patience(60))
             self._library = ctypes.CDLL(str(library))
 
-    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...]) -> None:
-        numbers = (queue, report, *arguments)
-        getattr(self._library, name)(*(ctypes.c_uint64(each & (1 << 64) - 1) for each in numbers))
+    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...], blocks: int = 1) -> None:
+        numbers = [ctypes.c_uint64(each & (1 << 64) - 1) for each in (queue, report, *arguments)]
+
+        def run(block: int) -> None:
+            self._library.set_block(ctypes.c_uint64(block))
+            getattr(self._library, name)(*numbers)
+
+        with ThreadPoolExecutor(blocks) as pool:
+            for _ in pool.map(run, range(blocks)):
+                pass
 
 
 class OnGpu:
@@ -71,10 +79,10 @@ class OnGpu:
         options = ("-std=c++17", f"-I{include_dir()}", f"-DSCOPE={scope}")
         self._module = cupy.RawModule(code=SOURCE.read_text("utf-8"), options=options)
 
-    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...]) -> None:
+    def __call__(self, name: str, queue: int, report: int, arguments: tuple[int, ...], blocks: int = 1) -> None:
         self._device.use()
         numbers = [self._cupy.uint64(each & (1 << 64) - 1) for each in (queue, report, *arguments)]
-        self._module.get_function(name)((1,), (self._threads,), tuple(numbers))
+        self._module.get_function(name)((blocks,), (self._threads,), tuple(numbers))
         self._device.synchronize()
 
 

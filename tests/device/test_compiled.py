@@ -4,7 +4,9 @@ are meant to be."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +96,24 @@ def test_by_nvrtc(architecture: str, standard: str) -> None:
             pytest.skip(f"there is no NVRTC: {error}")
         raise
     assert code
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("architecture", ["gfx90a"])
+def test_by_hipcc(architecture: str, tmp_path: Path) -> None:
+    """For AMD's GPUs the functions are compiled, and never run: not verified on hardware."""
+    if shutil.which("hipcc") is None:
+        pytest.skip("there is no hipcc: apt-get install hipcc libamdhip64-dev")
+    source = tmp_path / "kernels.hip"
+    source.write_text(f"#include <hip/hip_runtime.h>\n{GPU.format(calls=CALLS)}", "utf-8")
+    command = ["hipcc", f"--offload-arch={architecture}", "-std=c++17", "-O2", "-S", "--cuda-device-only"]
+    command += ["-I", device.include_dir(), str(source), "-o", str(tmp_path / "kernels.s")]
+    environment = {**os.environ, "HIP_PLATFORM": "amd"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80)
+    assert done.returncode == 0, done.stderr
+    code = (tmp_path / "kernels.s").read_text("utf-8")
+    assert architecture in code
+    assert "atomic_add_x2" in code, "no atomic of 8 bytes"
 
 
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])

@@ -207,6 +207,37 @@ class TestBytes:
         assert far("read", 1, 64, 8) == (-3).to_bytes(8, "little", signed=True)
 
 
+@way
+class TestMany:
+    def test_many_blocks_and_few_slots(self, pair: Pair, way: Way) -> None:
+        near, far, data, _ = pair
+        # Triton's interpreter runs one program after the other, and takes a millisecond for each put.
+        slow = (way.language, way.device) == ("triton", "host")
+        blocks, count, nbytes = (4, 6, 1003) if slow else (132, 20, 1003) if way.device != "host" else (16, 50, 1003)
+        total = blocks * count * nbytes
+        at = NBYTES - 64
+        far("write", 1, at, bytes(8))
+        near("queue", [far("share", 1)], [0], mode=way.mode, timeout=LIMIT_S, slots=16)
+        assert near("run_blocks", "put_blocks", blocks, nbytes, count, at) == (OK, 0)
+        assert near("check") == ""
+        assert far("read", 1, at, 8) == blocks.to_bytes(8, "little")
+        assert far("read", 1, 0, total + 64) == data[:total] + bytes([POISON]) * 64
+
+
+@ways(lambda way: way.language == "triton" and way.device != "host")
+class TestGraphs:
+    def test_a_graph_is_replayed(self, pair: Pair) -> None:
+        near, far, here, there = pair
+        times, nbytes = 12, 4099
+        for process in (near, far):
+            process("write", 1, 0, bytes(8))
+        far.start("replay", times, 0, nbytes)
+        assert near("replay", times, 1, nbytes) == (OK, times)
+        assert far.result() == (OK, times)
+        assert far("read", 1, 8, nbytes) == here[times * 8 : times * 8 + nbytes]
+        assert near("read", 1, 8, nbytes) == there[times * 8 : times * 8 + nbytes]
+
+
 WRONG: list[tuple[Any, ...]] = [
     ("put", 0, NBYTES - 7, 0, 0, 8),
     ("put", 0, 0, 0, NBYTES - 7, 8),

@@ -121,6 +121,8 @@ def _put(session: Session, case: Case) -> Row:
     samples = Samples()
     language = language_of(case)
     rounds = max(4, min(400, session.effort.most, _PUT_BYTES // case.bytes))
+    # Of Triton's programs each thread reads the descriptor: the fewer there are, the better for small parts.
+    shape = Shape(16, 4096) if language == CPP or has_few_blocks(case) else Shape(4, 1024)
     turn = 0
 
     def run(how: int) -> list[int]:
@@ -129,8 +131,8 @@ def _put(session: Session, case: Case) -> Row:
         payload = random_bytes(turn, case.bytes)
         side.put(payload)
         start = time.perf_counter_ns()
-        block = 0 if language == CPP else 4096
-        side.run(language, "put", case.bytes, rounds, blocks=blocks, warps=16, how=how, block=block)
+        block = 0 if language == CPP else shape.block
+        side.run(language, "put", case.bytes, rounds, blocks=blocks, warps=shape.warps, how=how, block=block)
         took = time.perf_counter_ns() - start
         samples.verified &= _arrived(session, payload)
         session.peer.call("kernels_clear")

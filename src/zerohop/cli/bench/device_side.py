@@ -99,11 +99,18 @@ class KernelSide:
         self.inbox = context.alloc(PAYLOAD_AT + nbytes, place)
         self._out = context.alloc(_OUT_BYTES, device)
         self._launcher = functools.cache(functools.partial(Launcher, device))
+        self._queue: Queue | None = None
         self.clear()
+
+    @property
+    def queue(self) -> Queue:
+        """Return the Queue, which `open` has made."""
+        assert self._queue is not None
+        return self._queue
 
     def open(self, remote: zerohop.RemoteBuffer, mode: Any) -> None:
         """Open the Queue to the other process's inbox."""
-        self.queue = Queue(
+        self._queue = Queue(
             self._context, [remote], [self.source, self.inbox], mode=mode, device=self.device, timeout=_WAIT_S
         )
 
@@ -151,6 +158,7 @@ class KernelSide:
 
     def close(self) -> None:
         """Close the Queue and the memory."""
-        self.queue.close()
+        if self._queue is not None:
+            self._queue.close()
         for memory in (self.source, self.inbox, self._out):
             memory.close()
