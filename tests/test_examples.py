@@ -113,3 +113,25 @@ class TestHf3fsGdr:
         ran = run("hf3fs_gdr.py", "--folder", str(tmp_path / "no"))
         assert ran.returncode == 1
         assert "No such file or directory" in ran.stderr
+
+
+class TestShmem:
+    @pytest.mark.parametrize("mode", ["peer", "proxy"])
+    def test_ranks_exchange_blocks(self, mode: str) -> None:
+        pytest.importorskip("triton")
+        ran = run("shmem.py", "--ranks", "3", "--mode", mode)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.endswith("3 ranks: the ring and all to all, every byte verified by the receivers' kernels\n")
+        assert f"peer 2: {mode}, " in ran.stdout
+
+    @pytest.mark.cuda
+    @pytest.mark.parametrize("mode", ["peer", "proxy"])
+    def test_on_gpus(self, mode: str) -> None:
+        ran = run("shmem.py", "--ranks", "2", "--mode", mode, "--device", "cuda")
+        assert ran.returncode == 0, ran.stderr
+        assert "every byte verified" in ran.stdout
+
+    def test_wrong_numbers(self) -> None:
+        ran = run("shmem.py", "--ranks", "1")
+        assert ran.returncode == 2
+        assert "--ranks is 2 to 64" in ran.stderr

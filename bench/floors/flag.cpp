@@ -80,8 +80,7 @@ void echo_words(uint64_t asked, uint64_t answered, uint64_t rounds, double timeo
     auto* question = reinterpret_cast<uint64_t*>(asked);
     auto* answer = reinterpret_cast<uint64_t*>(answered);
     for (uint64_t i = 1; i <= rounds; ++i) {
-        spin_until([&] { return __atomic_load_n(question, __ATOMIC_ACQUIRE) >= i; }, deadline,
-                   "nobody has counted on");
+        spin_until([&] { return __atomic_load_n(question, __ATOMIC_ACQUIRE) >= i; }, deadline, "nobody has counted on");
         __atomic_store_n(answer, i, __ATOMIC_RELEASE);
     }
 }

@@ -1,5 +1,5 @@
 // Binds the explicit verbs API; in a build without verbs, stand-ins that raise.
-#include "bind/common.hpp"
+#include "bind/fabric.hpp"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -8,9 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #ifdef ZEROHOP_VERBS
-#include "fabric/endpoint.hpp"
 #include "fabric/inventory.hpp"
-#include "provider/verbs/memory_region.hpp"
 
 #include <cstring>
 #include <tuple>
@@ -31,35 +29,6 @@ using ScatterGatherList = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 using CompletionTuple = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
 // An address: queue pair number, PSN, LID, link layer, MTU code, read credit, GID or nothing.
 using AddressTuple = std::tuple<uint32_t, uint32_t, uint16_t, uint8_t, uint8_t, uint8_t, nb::bytes>;
-
-// An object that Python holds; empty after close() or abandon().
-template <class T> struct Held {
-    std::shared_ptr<T> object;
-
-    // Returns a reference of the caller's own: once the GIL is released, another thread may close the object.
-    std::shared_ptr<T> get() const {
-        if (!object) {
-            throw NativeError(Status::closed, Reason::none, "");
-        }
-        return object;
-    }
-    void close() {
-        std::shared_ptr<T> last = std::move(object);
-        const Released release;
-        last.reset();
-    }
-    // For a forked child, which shares the parent's descriptors: destroying the object would destroy the parent's
-    // resources.
-    void abandon() {
-        static auto* kept = new std::vector<std::shared_ptr<T>>;
-        kept->push_back(std::move(object));
-        object.reset();
-    }
-};
-
-struct PyFabricDevice : Held<verbs::Device> {};
-struct PyFabricRegion : Held<verbs::MemoryRegion> {};
-struct PyFabricEndpoint : Held<fabric::Endpoint> {};
 
 nb::list devices() {
     std::vector<fabric::DeviceFacts> found;
@@ -244,6 +213,7 @@ void register_fabric(nb::module_& m) {
     register_requests(m);
     register_endpoints(m);
     register_devices(m);
+    register_kernel_queues(m);
     m.def("fabric_devices", &devices, nb::sig("def fabric_devices() -> list[dict[str, typing.Any]]"),
           "The RDMA devices of this machine, with what verbs says of them.");
     m.def("fabric_why_not_direct", &fabric::why_not_direct, "Why the queues of no device can be written directly.");
@@ -257,6 +227,7 @@ namespace {
 struct UnpostableRequest {};
 struct UnpostableReceive {};
 struct UnbuiltDevice {};
+struct UnbuiltKernelQueue {};
 
 [[noreturn]] void raise_unbuilt() {
     throw NativeError(Status::unsupported, Reason::none, kNoVerbs);
@@ -272,6 +243,7 @@ void register_fabric(nb::module_& m) {
     def_unpostable<UnpostableRequest>(m, "FabricRequest");
     def_unpostable<UnpostableReceive>(m, "FabricReceive");
     nb::class_<UnbuiltDevice>(m, "FabricDevice").def_static("open", [](const nb::args& /*which*/) { raise_unbuilt(); });
+    nb::class_<UnbuiltKernelQueue>(m, "FabricKernelQueue");
     m.def("fabric_devices", &raise_unbuilt);
     m.def("fabric_why_not_direct", &raise_unbuilt);
 }

@@ -42,7 +42,7 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
 
 bool Proxy::poll() {
     bool moved = false;
-    const bool looking = !closed_.load(std::memory_order_relaxed) && looks();
+    const bool looking = !closed_.load(std::memory_order_relaxed) && looking_.wanted();
     if (looking) {
         moved = take();
     }
@@ -60,7 +60,7 @@ bool Proxy::poll() {
 }
 
 bool Proxy::take() {
-    const bool drains = drains_.exchange(false, std::memory_order_seq_cst);
+    const bool drains = looking_.take_end();
     bool taken = false;
     bool empty = false;
     for (size_t i = 0; i < kTakenAtOnce; ++i) {
@@ -103,9 +103,7 @@ bool Proxy::take() {
             tell_ended(i);
         }
     }
-    if (drains && !empty) {
-        drains_.store(true, std::memory_order_seq_cst);
-    }
+    looking_.look_again(drains && !empty);
     return taken;
 }
 
@@ -292,7 +290,7 @@ Outcome Proxy::failure(size_t peer) const {
 }
 
 Backlog Proxy::backlog() const {
-    const bool looking = !closed_.load(std::memory_order_acquire) && looks();
+    const bool looking = !closed_.load(std::memory_order_acquire) && looking_.wanted();
     // Lanes tell what ends there, except that an operation's time is up.
     return {.ready = looking, .look_in_ns = idle_now() ? UINT64_MAX : kMillisecond};
 }

@@ -9,6 +9,7 @@
 
 #include "device/checks.hpp"
 #include "device/entries.hpp"
+#include "device/looking.hpp"
 #include "engine/engine.hpp"
 #include "engine/work.hpp"
 #include "memory/place.hpp"
@@ -47,15 +48,12 @@ public:
 
     // Any thread. Entries are looked for while there are more begins than ends; those that are there at an end are
     // taken.
-    void begin_looking() { looking_.fetch_add(1, std::memory_order_seq_cst); }
-    void end_looking() {
-        drains_.store(true, std::memory_order_seq_cst);
-        looking_.fetch_sub(1, std::memory_order_seq_cst);
-    }
+    void begin_looking() { looking_.begin(); }
+    void end_looking() { looking_.end(); }
     // Any thread. Tells whether nothing is left of what was in the FIFO when end_looking() was called, or of this
     // Proxy.
     [[nodiscard]] bool settled() const {
-        return closed_.load(std::memory_order_acquire) || (!drains_.load(std::memory_order_seq_cst) && idle_now());
+        return closed_.load(std::memory_order_acquire) || (looking_.drained() && idle_now());
     }
     // Any thread. Tells kernels that a peer is lost, and ends what is left for it.
     void lose(size_t peer);
@@ -91,9 +89,6 @@ private:
     };
 
     [[nodiscard]] bool idle_now() const { return left_.load(std::memory_order_acquire) == 0; }
-    [[nodiscard]] bool looks() const {
-        return looking_.load(std::memory_order_seq_cst) > 0 || drains_.load(std::memory_order_seq_cst);
-    }
     [[nodiscard]] bool take();
     [[nodiscard]] bool advance(size_t number);
     [[nodiscard]] bool begin(size_t number, Item& item);
@@ -128,9 +123,8 @@ private:
     size_t crowded_ = 0;          // peers with as many entries as may wait here
     uint64_t empty_looks_ = 0;    // since one that found something
     mutable std::mutex failures_; // guards Target::failure
-    std::atomic<int> looking_{0};
-    std::atomic<bool> drains_{false}; // the FIFO is looked at until it is empty once
-    std::atomic<uint64_t> left_{0};   // items
+    Looking looking_;
+    std::atomic<uint64_t> left_{0}; // items
     std::atomic<bool> closed_{false};
 };
 

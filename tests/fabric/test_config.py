@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import zerohop as zh
 from zerohop.fabric import DeviceLimits, EndpointConfig
 from zerohop.fabric.config import check, native_options
 
@@ -86,12 +85,6 @@ def test_out_of_range(name: str, value: int) -> None:
 def test_wrong_type(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=name):
         EndpointConfig(**{name: value})
-
-
-def test_on_gpu_is_not_in_this_version() -> None:
-    with pytest.raises(zh.Unsupported, match="not in this version") as caught:
-        EndpointConfig(on_gpu=True)
-    assert caught.value.fix
 
 
 @pytest.mark.parametrize(

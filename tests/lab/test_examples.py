@@ -57,6 +57,24 @@ def test_gpu_data_interchange(device: str) -> None:
     assert "posted on the queue pair by the CPU" in ran.stdout
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_gpu_data_interchange_by_kernels(processes: str) -> None:
+    """The output is that of the example that the steps come from. Kernels are threads of the host here."""
+    ran = run("gpu_data_interchange.py", "--on-gpu", "--processes", processes)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    lines = [line for line in ran.stdout.splitlines(keepends=True) if not line.startswith("  (")]
+    wanted = STEPS.replace("Posting an RDMA write", "Launching GPU kernel")
+    wanted = wanted.replace("Transfer completed", "Kernel execution completed")
+    assert re.sub(r"(Found |send=|recv=)\d+", r"\1N", "".join(lines)) == wanted
+    assert ("in two processes" in ran.stdout) == (processes == "2")
+
+
+def test_kernels_notice_a_wrong_byte() -> None:
+    ran = run("gpu_data_interchange.py", "--on-gpu", "--corrupt")
+    assert (ran.returncode, ran.stderr) == (1, "Error: 1 bytes are wrong, the first at 512: 43\n")
+    assert "Success" not in ran.stdout
+
+
 @pytest.mark.parametrize("device", ["sim", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_wrong_byte_is_noticed(device: str) -> None:
     ran = run("gpu_data_interchange.py", "--device", device, "--corrupt")

@@ -25,11 +25,12 @@ from zerohop.fabric.context import ActivePort, Context, DeviceContext
 from zerohop.fabric.devices import Device, DeviceLimits, Port
 from zerohop.fabric.endpoint import Endpoint
 from zerohop.fabric.handle import EndpointHandle
+from zerohop.fabric.kernel_queue import KernelQueue
 from zerohop.fabric.memory import Access, MemoryRegion, RegionSlice, RemoteMemory
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
 
 __all__ = [
     "Access", "ActivePort", "CompareSwap", "Completion", "Context", "Device", "DeviceContext", "DeviceLimits",
-    "Endpoint", "EndpointConfig", "EndpointHandle", "FetchAdd", "MemoryRegion", "Port", "Read", "Receive",
-    "RegionSlice", "RemoteMemory", "Send", "SendRequest", "Write",
+    "Endpoint", "EndpointConfig", "EndpointHandle", "FetchAdd", "KernelQueue", "MemoryRegion", "Port", "Read",
+    "Receive", "RegionSlice", "RemoteMemory", "Send", "SendRequest", "Write",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import check_flag, check_int
 from zerohop.config.verbs_options import QUEUE_PAIR_RANGES
-from zerohop.errors import Unsupported
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -64,12 +63,11 @@ class EndpointConfig:
         traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator prescribes.
         hop_limit: number of routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
         pkey_index: 0, the default partition.
-        on_gpu: queues in GPU memory, for requests posted by kernels. False: this version lacks them, and True raises
-            Unsupported.
+        on_gpu: whether kernels post, through ``Endpoint.kernel_queue``. The endpoint's own ``post``, ``post_recv`` and
+            ``poll`` then raise ValueError. False: the CPU posts.
 
     Raises:
         TypeError, ValueError: a value has the wrong type, or is out of range.
-        Unsupported: ``on_gpu`` is True.
     """
 
     max_messages: int = 128
@@ -103,12 +101,7 @@ class EndpointConfig:
                 f"max_completions must be at least {self.max_messages + self.receives}, one for each place of both "
                 f"queues, not {self.max_completions}: a completion queue that overruns ends the queue pair"
             )
-        if check_flag("on_gpu", self.on_gpu):
-            raise Unsupported(
-                "not in this version: queues in GPU memory, and requests posted by kernels",
-                fix="leave on_gpu off; the CPU posts the requests, and GPU memory is still read and written directly",
-                provider="verbs",
-            )
+        check_flag("on_gpu", self.on_gpu)
 
     @property
     def receives(self) -> int:

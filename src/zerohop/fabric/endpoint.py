@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from zerohop._native import NativeError
 from zerohop.config.checks import check_int
 from zerohop.core.base.deadlines import deadline_after
+from zerohop.core.face import HOST
 from zerohop.errors import DeadlineExceeded
 from zerohop.fabric.completions import Completion, from_entry, translate
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
+from zerohop.fabric.kernel_queue import KernelQueue
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Queue, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
 from zerohop.shown import shown
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from zerohop._native import FabricEndpoint, FabricReceive, FabricRequest
+    from zerohop.core.face import Context
     from zerohop.fabric.config import EndpointConfig
     from zerohop.fabric.devices import OpenedDevice
     from zerohop.fabric.memory import RemoteMemory
@@ -56,6 +59,7 @@ class Endpoint(Resource):
     __slots__ = (
         "_connected",
         "_device_context",
+        "_kernels",
         "_lock",
         "_ready",
         "_receives",
@@ -75,6 +79,7 @@ class Endpoint(Resource):
     ) -> None:
         self._device_context = device_context
         self._connected = False
+        self._kernels: KernelQueue | None = None
         # Guards both queues and the regions that they keep alive; no thread sleeps while holding it.
         self._lock = threading.Lock()
         self._sends: Queue[FabricRequest] = Queue("post", native.post, lambda: native.sends)
@@ -150,6 +155,34 @@ class Endpoint(Resource):
                 raise translate(error, "connect") from None
             self._connected = True
 
+    def kernel_queue(
+        self, ctx: Context, device: str = HOST, *, timeout: float = 30.0, collapsed: bool = False
+    ) -> KernelQueue:
+        """Return the send queue of an endpoint made with ``on_gpu=True``, for kernels; see KernelQueue.
+
+        Args:
+            ctx: the Context whose memory the queue takes, and whose progress thread posts what kernels write.
+            device: the GPU that the kernels run on, such as ``"cuda:0"``; ``"host"``: threads of the host.
+            timeout: seconds that a kernel's wait may take; an hour at most.
+            collapsed: whether all completions are written to one place; False: to a ring.
+
+        Raises:
+            ValueError: the endpoint was made without ``on_gpu``, is not connected, or has such a queue already;
+                ``device`` or ``timeout`` is none.
+            RegistrationFailed: there is no memory for it.
+            Closed: the endpoint or the Context is closed.
+        """
+        self._check_open()
+        if not self.config.on_gpu:
+            raise ValueError("kernels post to endpoints that were made with EndpointConfig(on_gpu=True)")
+        if not self._connected:
+            raise ValueError("the endpoint is not connected yet")
+        with self._lock:
+            if self._kernels is not None and not self._kernels.closed:
+                raise ValueError("this endpoint has a KernelQueue already; close it, or use that one")
+            self._kernels = KernelQueue(self, ctx, device, timeout, collapsed=collapsed)
+            return self._kernels
+
     # Posting
 
     def post_write(self, local: Local | Bytes, remote: RemoteMemory, **options: Unpack[MessageOptions]) -> None:
@@ -186,7 +219,7 @@ class Endpoint(Resource):
             DeviceFailed: the device refused a request; the requests before it are posted.
             Closed: the endpoint or a region is closed.
         """
-        self._check_open()
+        self._check_for_cpu()
         for request in requests:
             if not isinstance(request, SendRequest):
                 raise TypeError(f"what is posted is a Write, Read, Send or atomic, not {type(request).__name__}")
@@ -216,7 +249,7 @@ class Endpoint(Resource):
             DeviceFailed: the device refused a request; the requests before it are posted.
             Closed: the endpoint or a region is closed.
         """
-        self._check_open()
+        self._check_for_cpu()
         for request in requests:
             if not isinstance(request, Receive):
                 raise TypeError(f"what is posted is a Receive, not {type(request).__name__}")
@@ -279,8 +312,13 @@ class Endpoint(Resource):
             except NativeError as error:
                 raise translate(error, "wait") from None
 
-    def _take(self, limit: int, errors: Errors) -> list[Completion]:
+    def _check_for_cpu(self) -> None:
         self._check_open()
+        if self.config.on_gpu:
+            raise ValueError("the queues of this endpoint are for kernels; make another one with on_gpu=False")
+
+    def _take(self, limit: int, errors: Errors) -> list[Completion]:
+        self._check_for_cpu()
         with self._lock:
             try:
                 polled = self._native.poll(max(0, limit - len(self._ready)))
@@ -302,6 +340,7 @@ class Endpoint(Resource):
 
     def _release(self) -> None:
         super()._release()
+        self._kernels = None
         self._sends.clear()
         self._receives.clear()
 

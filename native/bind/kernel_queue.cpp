@@ -1,0 +1,113 @@
+// Binds the send queues that kernels write.
+#include "bind/fabric.hpp"
+
+#ifdef ZEROHOP_VERBS
+#include "fabric/kernel_queue.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+
+namespace zerohop::bind {
+
+namespace {
+
+using device::mlx5::QueueLayout;
+using fabric::KernelQueue;
+
+// Keeps neither alive: the engine has the queue until that is closed.
+struct PyKernelQueue {
+    std::weak_ptr<Engine> engine;
+    std::weak_ptr<KernelQueue> queue;
+    std::shared_ptr<Region> control; // kernels may read it after the queue was closed
+};
+
+void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFabricEndpoint& endpoint,
+          const PyRegion& control, uint64_t slots, uint64_t completion_slots, bool on_device) {
+    if (slots == 0 || (slots & (slots - 1)) != 0 || (completion_slots != 1 && completion_slots != slots)) {
+        throw nb::value_error("not a power of two, or neither one completion nor as many");
+    }
+    control.check(0, QueueLayout(slots, completion_slots).nbytes);
+    const std::shared_ptr<fabric::Endpoint> held = endpoint.get();
+    std::shared_ptr<Region> region = control.get();
+    std::shared_ptr<KernelQueue> queue;
+    {
+        const Released release;
+        if (on_device) {
+            region->register_with_devices(engine->accelerators());
+        }
+        queue = std::make_shared<KernelQueue>(held, region, slots, completion_slots);
+        engine->add_work(queue);
+    }
+    new (self) PyKernelQueue{engine, queue, std::move(region)};
+}
+
+} // namespace
+
+void register_kernel_queues(nb::module_& m) {
+    nb::class_<PyKernelQueue>(m, "FabricKernelQueue", "Posts the requests that kernels write to an endpoint.")
+        .def("__init__", &make, nb::arg("engine"), nb::arg("endpoint"), nb::arg("control"), nb::arg("slots"),
+             nb::arg("completion_slots"), nb::arg("on_device"))
+        .def_static(
+            "control_layout",
+            [](uint64_t slots, uint64_t completion_slots) {
+                const QueueLayout layout(slots, completion_slots);
+                return std::tuple(QueueLayout::kRecord, QueueLayout::kDoorbell, QueueLayout::kCompletionRecord,
+                                  QueueLayout::kState, QueueLayout::kBlocks, layout.completions, layout.nbytes);
+            },
+            nb::arg("slots"), nb::arg("completion_slots"),
+            "Where the parts of the control memory lie: doorbell record, doorbell, record of completions, state, "
+            "blocks, completions; and its size.")
+        .def("look",
+             [](const PyKernelQueue& self) {
+                 const std::shared_ptr<Engine> engine = self.engine.lock();
+                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+                 if (engine && queue) {
+                     queue->begin_looking();
+                     engine->kick();
+                 }
+             })
+        .def("stop_looking",
+             [](const PyKernelQueue& self) {
+                 if (const std::shared_ptr<KernelQueue> queue = self.queue.lock()) {
+                     queue->end_looking();
+                 }
+             })
+        .def(
+            "settle",
+            [](const PyKernelQueue& self, uint64_t deadline_ns) {
+                const std::shared_ptr<Engine> engine = self.engine.lock();
+                const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+                if (!engine || !queue) {
+                    return true;
+                }
+                engine->kick();
+                const uint64_t limit_ns = std::min(deadline_ns, now_ns() + kLongestSpin);
+                const Released release;
+                return engine->wait([&] { return queue->settled(); }, limit_ns, engine->options().spin_ns);
+            },
+            nb::arg("deadline_ns"), "Waits until all that was rung has ended, but not for long.")
+        .def("failure",
+             [](const PyKernelQueue& self) {
+                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+                 return queue ? queue->failure() : std::string();
+             })
+        .def("close",
+             [](PyKernelQueue& self) {
+                 const std::shared_ptr<Engine> engine = self.engine.lock();
+                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+                 self.queue.reset();
+                 if (engine && queue) {
+                     const Released release;
+                     engine->close_work(queue, {Status::closed, Reason::owner_closed});
+                 }
+             })
+        .def("abandon", [](PyKernelQueue& self) { self.queue.reset(); });
+}
+
+} // namespace zerohop::bind
+#endif

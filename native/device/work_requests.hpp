@@ -1,0 +1,28 @@
+// Reads the work requests that kernels write for mlx5 NICs, as strictly as a NIC does.
+#pragma once
+
+#include "zerohop/device/mlx5.hpp"
+
+#include <cstdint>
+#include <optional>
+
+namespace zerohop::device::mlx5 {
+
+// A request, taken apart. Its keys and ranges were not checked.
+struct Request {
+    Opcode opcode = Opcode::nop;
+    uint64_t index = 0;
+    Place remote{};
+    Place local{};
+    uint64_t nbytes = 0;
+};
+
+// Takes a block apart; nothing if a NIC would refuse it: another index, queue pair or number of segments than it has to
+// have, an operation that is not carried out here, bits that have to be zero, more bytes than a request may have.
+[[nodiscard]] std::optional<Request> take_apart(const Block& block, uint64_t index, uint32_t queue_pair);
+
+// Returns the index behind the last request that a doorbell tells of, counted on from one that is known; nothing if
+// that is none of this queue, or further than the queue is long.
+[[nodiscard]] std::optional<uint64_t> tail_of(uint64_t doorbell, uint64_t known, uint64_t slots, uint32_t queue_pair);
+
+} // namespace zerohop::device::mlx5

@@ -1,0 +1,109 @@
+#include "fabric/kernel_queue.hpp"
+
+#include <thread>
+#include <utility>
+
+namespace zerohop::fabric {
+
+namespace {
+
+constexpr size_t kPolledAtOnce = 64;
+// Looks that find nothing until the thread lets others go first.
+constexpr uint64_t kLooksPerTurn = 64;
+constexpr uint8_t kOtherSyndrome = 0x10; // "bad response"
+
+uint8_t syndrome_of(ibv_wc_status status) {
+    switch (status) {
+    case IBV_WC_SUCCESS:
+        return 0;
+    case IBV_WC_LOC_QP_OP_ERR:
+        return device::mlx5::kBadRequest;
+    case IBV_WC_LOC_PROT_ERR:
+        return device::mlx5::kLocalProtection;
+    case IBV_WC_WR_FLUSH_ERR:
+        return device::mlx5::kFlushed;
+    case IBV_WC_REM_ACCESS_ERR:
+        return device::mlx5::kRemoteAccess;
+    default:
+        return kOtherSyndrome;
+    }
+}
+
+} // namespace
+
+bool EndpointExecutor::begin(const device::mlx5::Request& request) {
+    posted_ = {.id = request.index,
+               .opcode = request.opcode == device::mlx5::Opcode::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+               .flags = IBV_SEND_SIGNALED,
+               .remote_address = request.remote.address,
+               .remote_key = request.remote.key,
+               .pieces = {{request.local.address, static_cast<uint32_t>(request.nbytes), request.local.key}},
+               .payload = {},
+               .nbytes = request.nbytes};
+    const Request* chain = &posted_;
+    try {
+        endpoint_->post(std::span<const Request* const>(&chain, 1));
+    } catch (const NativeError& error) {
+        if (error.outcome().status == Status::would_block) {
+            return false;
+        }
+        throw;
+    }
+    return true;
+}
+
+void EndpointExecutor::collect(std::vector<Ended>& ended) {
+    for (const Completion& each : endpoint_->poll(kPolledAtOnce)) {
+        ended.push_back({each.id, syndrome_of(each.status)});
+    }
+}
+
+KernelQueue::KernelQueue(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<Region> control, uint64_t slots,
+                         uint64_t completion_slots)
+    : control_(std::move(control)), executor_(endpoint),
+      assist_(control_->host(), slots, completion_slots, endpoint->address().number, executor_) {}
+
+bool KernelQueue::poll() {
+    if (closed_ || (!looking_.wanted() && left_ == 0)) {
+        return false;
+    }
+    const bool ends = looking_.take_end();
+    bool moved = false;
+    try {
+        moved = assist_.poll();
+    } catch (const std::exception& error) { // of the device
+        {
+            const std::lock_guard lock(failure_mutex_);
+            failure_ = error.what();
+        }
+        assist_.close(device::kFailed);
+        closed_ = true;
+        return true;
+    }
+    left_ = assist_.left();
+    looking_.look_again(ends && left_ != 0);
+    // The kernels of a small host may be threads, which need its processors.
+    empty_looks_ = moved ? 0 : empty_looks_ + 1;
+    if (empty_looks_ % kLooksPerTurn == kLooksPerTurn - 1) {
+        std::this_thread::yield();
+    }
+    return moved;
+}
+
+// Nobody tells when the device has ended something, so it is looked at without a pause.
+Backlog KernelQueue::backlog() const {
+    return {.ready = !closed_ && (looking_.wanted() || left_ != 0), .look_in_ns = UINT64_MAX};
+}
+
+std::string KernelQueue::failure() const {
+    const std::lock_guard lock(failure_mutex_);
+    return failure_;
+}
+
+void KernelQueue::close(Outcome /*outcome*/) {
+    if (!closed_.exchange(true)) {
+        assist_.close(device::kClosed);
+    }
+}
+
+} // namespace zerohop::fabric

@@ -1,0 +1,122 @@
+"""Declares KernelQueue: the send queue of an endpoint, to which kernels post by themselves."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from zerohop._native import FabricKernelQueue
+from zerohop.config.checks import check_flag
+from zerohop.core.base.deadlines import nanoseconds_of
+from zerohop.core.face import HOST, region_of
+from zerohop.core.memory.access import lend
+from zerohop.errors import DeadlineExceeded, DeviceFailed
+from zerohop.fabric.resource import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zerohop.core.face import Context
+
+LAYOUT: Final = 0x7A686D6C78350001  # of zerohop/device/work_queue.hpp
+_LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
+_MOST_SLOTS: Final = 1 << 15
+_WORDS: Final = 14  # of the descriptor
+_COUNTERS: Final = 3
+
+
+class KernelQueue(Resource):
+    """Lets kernels write RDMA requests into an endpoint's send queue, ring its doorbell, and poll its completions.
+
+    Made by ``Endpoint.kernel_queue``. The functions for kernels are in ``zerohop/device/work_queue.hpp`` (the folder is
+    ``zerohop.device.include_dir()``), and have MORI's names: ``PostWrite``, ``UpdateSendDbrRecord``, ``RingDoorbell``,
+    ``PollCq``, ``UpdateCqDbrRecord``. Requests, doorbells and completions have the form of mlx5 NICs.
+
+    The doorbell is this process's: it reads the requests and posts them to the endpoint, on any RDMA device. It looks
+    for them within ``with queue.active():``, without a pause, by the progress thread of ``ctx``. Queues that a NIC
+    reads by itself are not there yet. **Not verified on hardware**; verified on Soft-RoCE.
+
+    Keep the memory regions that kernels name, and end the kernels before the queue is dropped.
+
+    Attributes:
+        endpoint: the endpoint.
+        pointer: address of its descriptor, an int: the argument of a kernel, a ``const
+            zerohop::device::mlx5::WorkQueue*``.
+    """
+
+    __slots__ = ("_control", "_counters", "_descriptor", "_timeout_ns", "endpoint", "pointer")
+
+    _native: FabricKernelQueue
+    _kind = "KernelQueue"
+    _copy_refusal = "a KernelQueue stays in its process, and is not copied"
+
+    def __init__(self, endpoint: Any, ctx: Context, device: str, timeout: float, *, collapsed: bool) -> None:
+        self.endpoint = endpoint
+        self._timeout_ns = nanoseconds_of(timeout)
+        slots = min(_MOST_SLOTS, 1 << (endpoint.config.max_messages.bit_length() - 1))
+        completion_slots = 1 if check_flag("collapsed", collapsed) else slots
+        *places, nbytes = FabricKernelQueue.control_layout(slots, completion_slots)
+        self._control = ctx.alloc(nbytes)
+        self._counters = ctx.alloc(8 * _COUNTERS, device)
+        self._counters.fill(0)
+        self._descriptor = ctx.alloc(8 * _WORDS, device)
+        _, _, engine = lend(self._control)
+        native = FabricKernelQueue(
+            engine=engine,
+            endpoint=endpoint._native,
+            control=region_of(self._control),
+            slots=slots,
+            completion_slots=completion_slots,
+            on_device=device != HOST,
+        )
+        super().__init__(endpoint, native)
+        record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in places)
+        counters = self._counters.address
+        timeout_ns = min(self._timeout_ns or _LONGEST_NS, _LONGEST_NS)
+        words = [LAYOUT, endpoint.qpn, slots, blocks, record, doorbell, completions, completion_slots]
+        words += [completion_record, counters, counters + 8, counters + 16, state, timeout_ns]
+        self._descriptor.write_bytes(0, np.array(words, np.uint64).tobytes())
+        self.pointer = self._descriptor.address
+
+    @contextmanager
+    def active(self) -> Iterator[KernelQueue]:
+        """Have this process look for requests of kernels, without a pause, until the end of the ``with`` block.
+
+        The end of the block waits until everything that kernels have rung the doorbell for has ended. Wait for the
+        kernels within the block.
+
+        Raises:
+            DeadlineExceeded: at the end, that does not end within the queue's ``timeout``.
+            DeviceFailed: the device refused a request.
+            Closed: the queue is closed.
+        """
+        self._check_open()
+        self._native.look()
+        try:
+            yield self
+        finally:
+            self._native.stop_looking()
+        deadline_ns = time.monotonic_ns() + (self._timeout_ns or _LONGEST_NS)
+        while not self._native.settle(deadline_ns):
+            if time.monotonic_ns() >= deadline_ns:
+                raise DeadlineExceeded(
+                    "what kernels have posted has not ended within the queue's timeout",
+                    fix="find out whether the peer's endpoint is connected, or allow more time",
+                    provider="verbs",
+                )
+        self.check()
+
+    def check(self) -> None:
+        """Raise DeviceFailed if the device has refused a request of a kernel; return if it has not.
+
+        The failure of a request itself is the status of the kernel's ``PollCq``.
+        """
+        self._check_open()
+        if failure := self._native.failure():
+            raise DeviceFailed(failure, fix="make a new endpoint", provider="verbs")
+
+    def __repr__(self) -> str:
+        return f"<KernelQueue of {self.endpoint!r}{', closed' if self.closed else ''}>"

@@ -1,0 +1,307 @@
+// Tests send queues that kernels write, with threads of the host as kernels, and a NIC in software that moves the bytes
+// between registered ranges: late, out of time, or not at all.
+#include "device/assist.hpp"
+#include "engine_fixture.hpp"
+#include "zerohop/device/work_queue.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace test_device_work_queue {
+
+using namespace zerohop;
+using namespace zerohop::test;
+namespace mlx5 = zerohop::device::mlx5;
+namespace zd = zerohop::device;
+using zd::Word;
+
+namespace {
+
+constexpr uint32_t kNumber = 0x00abcdef; // of the queue pair
+constexpr uint32_t kLocalKey = 0x1234;
+constexpr uint32_t kRemoteKey = 0xfedcba98;
+
+// Executes requests by copies between two ranges. What it does wrong is said by its settings.
+class SoftwareNic final : public mlx5::Executor {
+public:
+    SoftwareNic(std::vector<uint8_t>& local, std::vector<uint8_t>& remote) : local_(local), remote_(remote) {}
+
+    bool begin(const mlx5::Request& request) override {
+        if (held_.size() >= depth) {
+            return false;
+        }
+        held_.push_back(request);
+        return true;
+    }
+    void collect(std::vector<Ended>& ended) override {
+        // Some of them at a time, so that completions come late and together.
+        for (size_t some = late ? random_() % 3 : held_.size(); some != 0 && !held_.empty(); --some) {
+            const mlx5::Request request = held_.front();
+            if (request.index == drops_from) {
+                return;
+            }
+            held_.pop_front();
+            ended.push_back({request.index, failed_ ? mlx5::kFlushed : carry_out(request)});
+            failed_ = failed_ || ended.back().syndrome != 0;
+        }
+    }
+
+    size_t depth = 64;
+    bool late = false;
+    uint64_t drops_from = ~uint64_t{0}; // requests from this one on are never carried out
+
+private:
+    [[nodiscard]] static bool within(const mlx5::Place& place, uint32_t key, uint64_t nbytes,
+                                     const std::vector<uint8_t>& range) {
+        const auto begin = reinterpret_cast<uint64_t>(range.data());
+        return place.key == key && place.address >= begin && nbytes <= range.size() &&
+               place.address - begin <= range.size() - nbytes;
+    }
+    [[nodiscard]] uint8_t carry_out(const mlx5::Request& request) const {
+        if (!within(request.local, kLocalKey, request.nbytes, local_)) {
+            return mlx5::kLocalProtection;
+        }
+        if (!within(request.remote, kRemoteKey, request.nbytes, remote_)) {
+            return mlx5::kRemoteAccess;
+        }
+        auto* here = reinterpret_cast<void*>(request.local.address);
+        auto* there = reinterpret_cast<void*>(request.remote.address);
+        const bool writes = request.opcode == mlx5::Opcode::write;
+        std::memcpy(writes ? there : here, writes ? here : there, request.nbytes);
+        return 0;
+    }
+    std::vector<uint8_t>& local_;
+    std::vector<uint8_t>& remote_;
+    std::deque<mlx5::Request> held_;
+    bool failed_ = false;
+    std::mt19937 random_{7}; // NOLINT(cert-msc51-cpp): the same each time
+};
+
+struct Rig {
+    explicit Rig(uint64_t slots, bool collapsed, size_t nbytes = 1 << 16)
+        : local(nbytes), remote(nbytes, 0xA5), nic(local, remote), completion_slots(collapsed ? 1 : slots),
+          layout(slots, completion_slots), memory(Region::allocate_host(layout.nbytes)),
+          assist(memory->host(), slots, completion_slots, kNumber, nic) {
+        std::mt19937_64 random{std::random_device{}()};
+        for (uint8_t& each : local) {
+            each = static_cast<uint8_t>(random());
+        }
+        const auto at = [&](uint64_t offset) { return reinterpret_cast<Word>(memory->host()) + offset; };
+        queue = {mlx5::kQueueLayout,
+                 kNumber,
+                 slots,
+                 at(mlx5::QueueLayout::kBlocks),
+                 at(mlx5::QueueLayout::kRecord),
+                 at(mlx5::QueueLayout::kDoorbell),
+                 at(layout.completions),
+                 completion_slots,
+                 at(mlx5::QueueLayout::kCompletionRecord),
+                 reinterpret_cast<Word>(&counters[0]),
+                 reinterpret_cast<Word>(&counters[1]),
+                 reinterpret_cast<Word>(&counters[2]),
+                 at(mlx5::QueueLayout::kState),
+                 patience_ns(20 * kSecond)};
+    }
+    ~Rig() { stop(); }
+    Rig(const Rig&) = delete;
+    Rig& operator=(const Rig&) = delete;
+
+    void start() {
+        serving = std::thread([this] {
+            while (!stopping.load(std::memory_order_relaxed)) {
+                if (!assist.poll()) {
+                    std::this_thread::yield();
+                }
+            }
+        });
+    }
+    void stop() {
+        stopping = true;
+        if (serving.joinable()) {
+            serving.join();
+        }
+    }
+    [[nodiscard]] mlx5::Posted post(size_t from, size_t to, size_t nbytes) const {
+        return mlx5::PostWrite(&queue, reinterpret_cast<Word>(local.data()) + from, kLocalKey,
+                               reinterpret_cast<Word>(remote.data()) + to, kRemoteKey, nbytes);
+    }
+    [[nodiscard]] Word send(size_t from, size_t to, size_t nbytes) const {
+        const mlx5::Posted posted = post(from, to, nbytes);
+        Word status = mlx5::UpdateSendDbrRecord(&queue, posted);
+        status = status == zd::kOk ? mlx5::RingDoorbell(&queue, posted) : status;
+        status = status == zd::kOk ? mlx5::PollCq(&queue, posted) : status;
+        mlx5::UpdateCqDbrRecord(&queue);
+        return status;
+    }
+    [[nodiscard]] Word ring(const mlx5::Posted& posted) const {
+        const Word status = mlx5::UpdateSendDbrRecord(&queue, posted);
+        return status == zd::kOk ? mlx5::RingDoorbell(&queue, posted) : status;
+    }
+
+    std::vector<uint8_t> local;
+    std::vector<uint8_t> remote;
+    SoftwareNic nic;
+    uint64_t completion_slots;
+    mlx5::QueueLayout layout;
+    std::shared_ptr<Region> memory;
+    mlx5::Assist assist;
+    Word counters[3]{};
+    mlx5::WorkQueue queue{};
+    std::atomic<bool> stopping{false};
+    std::thread serving;
+};
+
+} // namespace
+
+TEST_CASE("device work queue: the five steps move the bytes, and only them") {
+    for (const bool collapsed : {false, true}) {
+        Rig rig(16, collapsed);
+        rig.start();
+        for (const size_t nbytes : {0, 1, 7, 8, 1000, 4096, 20011}) {
+            REQUIRE(rig.send(33, 1027, nbytes) == zd::kOk);
+            CHECK(std::memcmp(rig.local.data() + 33, rig.remote.data() + 1027, nbytes) == 0);
+        }
+        CHECK(rig.remote[1026] == 0xA5);
+        CHECK(rig.remote[1027 + 20011] == 0xA5);
+    }
+}
+
+TEST_CASE("device work queue: many threads, a short queue, late completions, and more requests than 16 bits count") {
+    for (const bool collapsed : {false, true}) {
+        constexpr size_t kThreads = 8;
+        constexpr size_t kEach = 9000; // of all threads more than 65,536
+        constexpr size_t kPart = 8;
+        Rig rig(32, collapsed, kThreads * kEach * kPart);
+        rig.nic.late = true;
+        rig.start();
+        std::atomic<size_t> wrong{0};
+        std::vector<std::thread> threads;
+        for (size_t number = 0; number < kThreads; ++number) {
+            threads.emplace_back([&, number] {
+                mlx5::Posted last{};
+                for (size_t i = 0; i < kEach; ++i) {
+                    const size_t at = (number * kEach + i) * kPart;
+                    last = rig.post(at, at, kPart);
+                    wrong += last.status != zd::kOk || rig.ring(last) != zd::kOk ? 1 : 0;
+                }
+                wrong += mlx5::PollCq(&rig.queue, last) != zd::kOk ? 1 : 0;
+            });
+        }
+        for (std::thread& each : threads) {
+            each.join();
+        }
+        CHECK(wrong == 0);
+        CHECK(rig.local == rig.remote);
+        CHECK(rig.counters[0] == kThreads * kEach);
+        CHECK(rig.counters[2] == kThreads * kEach);
+    }
+}
+
+TEST_CASE("device work queue: a wrong key or range is a status, and what is behind it is not carried out") {
+    for (const bool collapsed : {false, true}) {
+        for (const bool remote : {false, true}) {
+            Rig rig(16, collapsed);
+            rig.start();
+            const size_t outside = rig.local.size() - 7;
+            REQUIRE(rig.send(0, 0, 64) == zd::kOk);
+            CHECK(rig.send(remote ? 0 : outside, remote ? outside : 0, 8) == zd::kFailed);
+            CHECK(rig.send(64, 64, 64) == zd::kFailed);
+            CHECK(rig.remote[64] == 0xA5);
+        }
+    }
+}
+
+TEST_CASE("device work queue: waits end in time, and with the host") {
+    for (const bool collapsed : {false, true}) {
+        SUBCASE("nobody serves it") {
+            Rig rig(4, collapsed);
+            rig.queue.timeout_ns = kSecond / 20;
+            for (int i = 0; i < 4; ++i) {
+                const mlx5::Posted posted = rig.post(0, 0, 8);
+                REQUIRE(rig.ring(posted) == zd::kOk);
+            }
+            CHECK(rig.post(0, 0, 8).status == zd::kTimedOut); // the queue is full
+            CHECK(rig.send(0, 0, 8) == zd::kTimedOut);        // and it is over
+        }
+        SUBCASE("a completion never comes") {
+            Rig rig(4, collapsed);
+            rig.nic.drops_from = 1;
+            rig.start();
+            CHECK(rig.send(0, 0, 8) == zd::kOk);
+            rig.queue.timeout_ns = kSecond / 20;
+            CHECK(rig.send(0, 8, 8) == zd::kTimedOut);
+            CHECK(rig.remote[8] == 0xA5);
+        }
+        SUBCASE("the host closes it") {
+            Rig rig(4, collapsed);
+            const mlx5::Posted posted = rig.post(0, 0, 8);
+            REQUIRE(rig.ring(posted) == zd::kOk);
+            rig.assist.close(zd::kClosed);
+            CHECK(mlx5::PollCq(&rig.queue, posted) == zd::kClosed);
+        }
+    }
+}
+
+TEST_CASE("device work queue: an old counter is not taken for 65,536 completions") {
+    Rig rig(16, true);
+    rig.start();
+    for (int i = 0; i < 40; ++i) {
+        REQUIRE(rig.send(0, 0, 8) == zd::kOk);
+    }
+    rig.stop();
+    auto* entry = reinterpret_cast<uint8_t*>(rig.memory->host()) + rig.layout.completions;
+    const Word done = rig.counters[2];
+    for (const unsigned stale : {0U, 20U, 38U, 39U}) {
+        entry[mlx5::kCounterAt] = 0;
+        entry[mlx5::kCounterAt + 1] = static_cast<uint8_t>(stale);
+        CHECK(mlx5::detail::take_completions(&rig.queue) == zd::kOk);
+        CHECK(rig.counters[2] == done);
+    }
+}
+
+TEST_CASE("device work queue: whatever a NIC would refuse is refused") {
+    mlx5::Block block{};
+    const uint64_t index = 0x12345;
+    mlx5::build_transfer(block, mlx5::Opcode::write, index, kNumber, {1, 2}, {3, 4}, 5, mlx5::Completion::always);
+    REQUIRE(mlx5::take_apart(block, index, kNumber).has_value());
+    const mlx5::Request request = mlx5::take_apart(block, index, kNumber).value();
+    CHECK(request.remote.address == 1);
+    CHECK(request.remote.key == 2);
+    CHECK(request.local.address == 3);
+    CHECK(request.local.key == 4);
+    CHECK(request.nbytes == 5);
+    CHECK_FALSE(mlx5::take_apart(block, index + 1, kNumber).has_value());
+    CHECK_FALSE(mlx5::take_apart(block, index, kNumber + 1).has_value());
+    for (unsigned bit = 0; bit < 8 * 16; ++bit) { // of the control segment, but for the immediate
+        mlx5::Block flipped = block;
+        flipped.words[bit / 32] ^= 1U << bit % 32;
+        const bool reads = flipped.words[0] == (block.words[0] ^ (0x18U << 24)); // the code of a read
+        CHECK((bit >= 96 || reads || !mlx5::take_apart(flipped, index, kNumber).has_value()));
+    }
+    mlx5::Block tall = block;
+    tall.words[mlx5::detail::kData] = mlx5::big((1U << 30) + 1);
+    CHECK_FALSE(mlx5::take_apart(tall, index, kNumber).has_value());
+    CHECK(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber) == index + 1);
+    CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index + 2, 16, kNumber).has_value());
+    CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index - 16, 16, kNumber).has_value());
+    CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber + 1).has_value());
+}
+
+TEST_CASE("device work queue: a doorbell without its record, or with bits of the receive queue's, ends the queue") {
+    for (const Word record : {Word(0), Word(1), Word(0xffff0000) << 32}) {
+        Rig rig(16, false);
+        const mlx5::Posted posted = rig.post(0, 0, 8);
+        __atomic_store_n(reinterpret_cast<Word*>(rig.queue.record), record, __ATOMIC_RELEASE);
+        __atomic_store_n(reinterpret_cast<Word*>(rig.queue.doorbell), posted.doorbell, __ATOMIC_RELEASE);
+        CHECK(rig.assist.poll());
+        CHECK(mlx5::PollCq(&rig.queue, posted) == zd::kFailed);
+        CHECK(rig.remote[0] == 0xA5);
+    }
+}
+
+} // namespace test_device_work_queue
