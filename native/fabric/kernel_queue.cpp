@@ -58,7 +58,7 @@ void EndpointExecutor::collect(std::vector<Ended>& ended) {
     }
 }
 
-KernelQueue::KernelQueue(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<Region> control, uint64_t slots,
+KernelQueue::KernelQueue(const std::shared_ptr<Endpoint>& endpoint, std::shared_ptr<Region> control, uint64_t slots,
                          uint64_t completion_slots)
     : control_(std::move(control)), executor_(endpoint),
       assist_(control_->host(), slots, completion_slots, endpoint->address().number, executor_) {}

@@ -33,7 +33,7 @@ private:
 class KernelQueue final : public Work {
 public:
     // `control`: memory of the host, as large as device::mlx5::QueueLayout says.
-    KernelQueue(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<Region> control, uint64_t slots,
+    KernelQueue(const std::shared_ptr<Endpoint>& endpoint, std::shared_ptr<Region> control, uint64_t slots,
                 uint64_t completion_slots);
 
     // Any thread. Requests are looked for while there are more begins than ends; those that were rung at an end are
