@@ -50,7 +50,7 @@ using namespace zerohop::device::mlx5;
 
 KERNEL void send(const WorkQueue* queue, Word local, Word local_key, Word remote, Word remote_key, Word nbytes,
                  Word* out) {
-    const Posted posted = PostWrite(queue, local, static_cast<unsigned>(local_key), remote,
+    Posted posted = PostWrite(queue, local, static_cast<unsigned>(local_key), remote,
                                     static_cast<unsigned>(remote_key), nbytes);
     Word status = UpdateSendDbrRecord(queue, posted);
     status = status == 0 ? RingDoorbell(queue, posted) : status;
@@ -166,7 +166,10 @@ class OtherReceiver:
         self._pipe.send((name, arguments))
         if not self._pipe.poll(30):
             raise zh.DeadlineExceeded(f"the receiver's process does not answer {name}")
-        error, result = self._pipe.recv()
+        try:
+            error, result = self._pipe.recv()
+        except EOFError:
+            raise zh.PeerLost("the receiver's process has ended") from None
         if error is not None:
             raise error
         return result
@@ -188,8 +191,8 @@ def serve(pipe: Connection, arguments: argparse.Namespace) -> None:
                 if name == "open":
                     receiver = Receiver(arguments, opened, second=True)
                 pipe.send((None, None if name == "open" else getattr(receiver, name)(*given)))
-            except zh.ZerohopError as error:
-                pipe.send((error, None))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the sender's process is to tell it
+                pipe.send((zh.PeerLost(f"in the receiver's process: {type(error).__name__}: {error}"), None))
 
 
 def place_of(arguments: argparse.Namespace, *, second: bool) -> str:
@@ -305,5 +308,7 @@ def parse() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except zh.ZerohopError as error:
+    except (zh.ZerohopError, ValueError) as error:
         sys.exit(f"Error: {error}")
+    except (ImportError, FileNotFoundError) as error:
+        sys.exit(f"Error: {error}; kernels need c++ (--device host), or cuda-core and NVRTC: pip install zerohop[cuda]")

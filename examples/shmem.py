@@ -80,6 +80,14 @@ def pattern(sender: int, receiver: int) -> int:
     return (sender * 16 + receiver * 3 + 1) % 251
 
 
+def answer(rank: int, pipe: Connection) -> Any:
+    """Return what a rank sends, or that it has ended."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return f"rank {rank} has ended"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Ranks exchange blocks by kernels.")
     parser.add_argument("--ranks", type=int, default=4, help=f"2 to {PLACES}")
@@ -94,13 +102,14 @@ def main() -> int:
         ours, theirs = spawn.Pipe()
         processes.append(spawn.Process(target=rank_main, args=(rank, arguments, theirs), daemon=True))
         processes[-1].start()
+        theirs.close()
         pipes.append(ours)
-    found = [pipe.recv() for pipe in pipes]
+    found = [answer(rank, pipe) for rank, pipe in enumerate(pipes)]
     errors = [each for each in found if isinstance(each, str)]
     if not errors:
         for pipe in pipes:
             pipe.send(found)
-        errors = [each for each in [pipe.recv() for pipe in pipes] if each is not None]
+        errors = [each for each in map(answer, range(len(pipes)), pipes) if each is not None]
         for pipe in pipes:
             pipe.send(None)
     for pipe in pipes:

@@ -47,6 +47,17 @@ host_loss() {
     report host-loss $rc $((SECONDS - began)) "$log"
 }
 
+# The example of operations between hosts, from one guest to another, every byte checked.
+two_hosts() {
+    local log=build/lab/out/two-hosts-b.log began=$SECONDS rc=0
+    local program="$python examples/dist_rdma_ops.py --nic rxn"
+    rm -f "$log"
+    lab/two_guests.sh --timeout 240 two-hosts "$program --listen 10.8.0.1:7000" \
+        "$program --connect 10.8.0.1:7000 --iterations 3" >/dev/null || rc=$?
+    grep -q 'All bytes verified on both sides' "$log" || rc=1
+    report two-hosts $rc $((SECONDS - began)) "$log"
+}
+
 # A guest takes ten times as long to compile sources, and cannot keep what it compiled.
 warm() {
     $python -m compileall -q src/zerohop tests/support examples bench/lab
@@ -110,6 +121,7 @@ ZEROHOP_NICS=rxe0 suite verbs 1500 $python scripts/run_tests.py --jobs 1 --hang 
 suite lab 900 $python scripts/run_tests.py --jobs 1 --hang 600 -m "not slow${ZEROHOP_TEST_SLICE:+ or slow}" \
     -p no:hypothesispytest tests/lab
 host_loss
+two_hosts
 # Fewer than what is reported, to see that they work.
 bench 1 20
 [ ${#failed[@]} = 0 ] || { printf 'lab: %s\n' "${failed[@]}" >&2; exit 1; }

@@ -14,7 +14,7 @@
 namespace zerohop::bind {
 
 // An object that Python holds; empty after close() or abandon().
-template <class T> struct Held {
+template <class T> struct Owned {
     std::shared_ptr<T> object;
 
     // Returns a reference of the caller's own: once the GIL is released, another thread may close the object.
@@ -38,9 +38,9 @@ template <class T> struct Held {
     }
 };
 
-struct PyFabricDevice : Held<verbs::Device> {};
-struct PyFabricRegion : Held<verbs::MemoryRegion> {};
-struct PyFabricEndpoint : Held<fabric::Endpoint> {};
+struct PyFabricDevice : Owned<verbs::Device> {};
+struct PyFabricRegion : Owned<verbs::MemoryRegion> {};
+struct PyFabricEndpoint : Owned<fabric::Endpoint> {};
 
 void register_kernel_queues(nb::module_& m);
 

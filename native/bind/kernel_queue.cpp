@@ -2,15 +2,21 @@
 #include "bind/fabric.hpp"
 
 #ifdef ZEROHOP_VERBS
+#include "bind/files.hpp"
 #include "fabric/kernel_queue.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace zerohop::bind {
 
@@ -23,35 +29,67 @@ using fabric::KernelQueue;
 struct PyKernelQueue {
     std::weak_ptr<Engine> engine;
     std::weak_ptr<KernelQueue> queue;
-    std::shared_ptr<Region> control; // kernels may read it after the queue was closed
+    std::vector<Place> kept; // memory that kernels read and write, also after the queue or its Context was closed
 };
 
+// Text, and the first request that has failed, or None: id, opcode, status, bytes, immediate, vendor's error.
+using CompletionTuple = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
+using FailureTuple = std::tuple<std::string, std::optional<CompletionTuple>>;
+
+FailureTuple failure_of(const PyKernelQueue& self) {
+    const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+    if (!queue) {
+        return {};
+    }
+    const KernelQueue::Failure found = queue->failure();
+    if (!found.completion) {
+        return {found.text, std::nullopt};
+    }
+    const fabric::Completion& each = *found.completion;
+    return {found.text,
+            CompletionTuple{each.id, each.opcode, each.status, each.nbytes, each.immediate, each.vendor_error}};
+}
+
 void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFabricEndpoint& endpoint,
-          const PyRegion& control, uint64_t slots, uint64_t completion_slots, bool on_device) {
+          const PyRegion& control, const std::vector<nb::object>& own, uint64_t slots, uint64_t completion_slots,
+          bool on_device) {
     if (slots == 0 || (slots & (slots - 1)) != 0 || (completion_slots != 1 && completion_slots != slots)) {
         throw nb::value_error("not a power of two, or neither one completion nor as many");
     }
     control.check(0, QueueLayout(slots, completion_slots).nbytes);
+    std::vector<Target> lasting;
+    lasting.reserve(own.size());
+    for (const nb::object& each : own) {
+        lasting.push_back(Target::of(each));
+    }
     const std::shared_ptr<fabric::Endpoint> held = endpoint.get();
+    std::vector<Place> kept;
     std::shared_ptr<Region> region = control.get();
     std::shared_ptr<KernelQueue> queue;
     {
         const Released release;
+        for (const Target& target : lasting) {
+            kept.emplace_back();
+            if (const Outcome outcome = target.pin(kept.back()); !outcome.ok()) {
+                throw NativeError(outcome, "");
+            }
+        }
         if (on_device) {
             region->register_with_devices(engine->accelerators());
         }
         queue = std::make_shared<KernelQueue>(held, region, slots, completion_slots);
         engine->add_work(queue);
     }
-    new (self) PyKernelQueue{engine, queue, std::move(region)};
+    new (self) PyKernelQueue{engine, queue, std::move(kept)};
 }
 
 } // namespace
 
 void register_kernel_queues(nb::module_& m) {
     nb::class_<PyKernelQueue>(m, "FabricKernelQueue", "Posts the requests that kernels write to an endpoint.")
-        .def("__init__", &make, nb::arg("engine"), nb::arg("endpoint"), nb::arg("control"), nb::arg("slots"),
-             nb::arg("completion_slots"), nb::arg("on_device"))
+        .def("__init__", &make, nb::arg("engine"), nb::arg("endpoint"), nb::arg("control"), nb::arg("own"),
+             nb::arg("slots"), nb::arg("completion_slots"), nb::arg("on_device"),
+             "own: memory that is pinned as long as this object; `control` is among it.")
         .def_static(
             "control_layout",
             [](uint64_t slots, uint64_t completion_slots) {
@@ -91,11 +129,7 @@ void register_kernel_queues(nb::module_& m) {
                 return engine->wait([&] { return queue->settled(); }, limit_ns, engine->options().spin_ns);
             },
             nb::arg("deadline_ns"), "Waits until all that was rung has ended, but not for long.")
-        .def("failure",
-             [](const PyKernelQueue& self) {
-                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
-                 return queue ? queue->failure() : std::string();
-             })
+        .def("failure", &failure_of, "What has failed first: text, and a request's completion or None.")
         .def("close",
              [](PyKernelQueue& self) {
                  const std::shared_ptr<Engine> engine = self.engine.lock();

@@ -24,6 +24,12 @@ bool Assist::poll() {
     executor_.collect(news_);
     for (const Executor::Ended& each : news_) {
         complete(each);
+        ended_ = each.index + 1;
+    }
+    // A completion tells of all requests before it, so the one of a refused request comes after theirs.
+    if (refused_ && !failed_ && ended_ == begun_) {
+        complete({begun_, kBadRequest});
+        moved = true;
     }
     return moved || !news_.empty();
 }
@@ -31,7 +37,7 @@ bool Assist::poll() {
 // Reads the doorbell. A doorbell that no kernel of ours rings ends the queue: nobody knows what it would have meant.
 bool Assist::look() {
     const Word doorbell = __atomic_load_n(word_at(QueueLayout::kDoorbell), __ATOMIC_ACQUIRE);
-    if (doorbell == 0 || failed_) {
+    if (doorbell == 0 || failed_ || refused_) {
         return false;
     }
     // The record was written before, and possibly again, for requests whose doorbell comes later.
@@ -40,7 +46,7 @@ bool Assist::look() {
     const bool receives = static_cast<uint32_t>(record) != 0;
     const uint64_t recorded = big(static_cast<uint32_t>(record >> 32));
     if (!tail || receives || ((recorded - *tail) & kIndexMask) > slots_) {
-        failed_ = true;
+        failed_ = refused_ = true;
         close(kFailed);
         return true;
     }
@@ -51,13 +57,13 @@ bool Assist::look() {
 
 bool Assist::begin() {
     bool moved = false;
-    while (begun_ != rung_ && !failed_) {
+    while (begun_ != rung_ && !failed_ && !refused_) {
         Block block;
         const std::byte* at = memory_ + QueueLayout::kBlocks + (begun_ & (slots_ - 1)) * sizeof(Block);
         std::memcpy(&block, at, sizeof(Block));
         const std::optional<Request> request = take_apart(block, begun_, queue_pair_);
         if (!request) {
-            complete({begun_, kBadRequest});
+            refused_ = true;
             return true;
         }
         if (!executor_.begin(*request)) {
@@ -83,12 +89,18 @@ void Assist::complete(const Executor::Ended& ended) {
     Word last = 0; // counter and owner, after everything else
     std::memcpy(&last, entry.bytes + sizeof entry.bytes - sizeof(Word), sizeof(Word));
     __atomic_store_n(reinterpret_cast<Word*>(at + sizeof entry.bytes - sizeof(Word)), last, __ATOMIC_RELEASE);
-    ended_ = ended.index + 1;
     failed_ = failed_ || ended.syndrome != 0;
 }
 
+// A kernel may have ended the queue before; its reason stays, except when the queue is closed.
 void Assist::close(Word status) {
-    __atomic_store_n(word_at(QueueLayout::kState), status, __ATOMIC_RELEASE);
+    Word expected = kOk;
+    if (status == kClosed) {
+        __atomic_store_n(word_at(QueueLayout::kState), status, __ATOMIC_RELEASE);
+    } else {
+        (void)__atomic_compare_exchange_n(word_at(QueueLayout::kState), &expected, status, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE);
+    }
 }
 
 } // namespace zerohop::device::mlx5

@@ -60,7 +60,7 @@ bool Proxy::poll() {
 }
 
 bool Proxy::take() {
-    const bool drains = looking_.take_end();
+    const uint64_t ends = looking_.ends();
     bool taken = false;
     bool empty = false;
     for (size_t i = 0; i < kTakenAtOnce; ++i) {
@@ -103,7 +103,9 @@ bool Proxy::take() {
             tell_ended(i);
         }
     }
-    looking_.look_again(drains && !empty);
+    if (empty) {
+        looking_.found_all(ends);
+    }
     return taken;
 }
 

@@ -30,7 +30,7 @@ std::optional<Request> take_apart(const Block& block, uint64_t index, uint32_t q
     found.remote = {address_at(block, detail::kRemote), big(block.words[detail::kRemote + 2])};
     found.nbytes = big(block.words[detail::kData]);
     found.local = {address_at(block, detail::kData + 2), big(block.words[detail::kData + 1])};
-    if (found.nbytes > kMostBytes) {
+    if (found.nbytes == 0 || found.nbytes > kMostBytes) { // 0 stands for 2 GiB
         return std::nullopt;
     }
     return found;

@@ -1,4 +1,4 @@
-// Reads the work requests that kernels write for mlx5 NICs, as strictly as a NIC does.
+// Reads the work requests that kernels write for mlx5 NICs, and refuses all that is not as it has to be.
 #pragma once
 
 #include "zerohop/device/mlx5.hpp"
@@ -17,8 +17,9 @@ struct Request {
     uint64_t nbytes = 0;
 };
 
-// Takes a block apart; nothing if a NIC would refuse it: another index, queue pair or number of segments than it has to
-// have, an operation that is not carried out here, bits that have to be zero, more bytes than a request may have.
+// Takes a block apart; nothing if it is no write or read of 1 to kMostBytes with a completion, or has another index,
+// queue pair or number of segments than it has to have, or other bits where a NIC wants zero. Sends, atomics and
+// requests with their bytes inline are not carried out here.
 [[nodiscard]] std::optional<Request> take_apart(const Block& block, uint64_t index, uint32_t queue_pair);
 
 // Returns the index behind the last request that a doorbell tells of, counted on from one that is known; nothing if

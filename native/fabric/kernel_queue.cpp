@@ -55,6 +55,9 @@ bool EndpointExecutor::begin(const device::mlx5::Request& request) {
 void EndpointExecutor::collect(std::vector<Ended>& ended) {
     for (const Completion& each : endpoint_->poll(kPolledAtOnce)) {
         ended.push_back({each.id, syndrome_of(each.status)});
+        if (each.status != IBV_WC_SUCCESS && !failed_) {
+            failed_ = each;
+        }
     }
 }
 
@@ -64,24 +67,30 @@ KernelQueue::KernelQueue(const std::shared_ptr<Endpoint>& endpoint, std::shared_
       assist_(control_->host(), slots, completion_slots, endpoint->address().number, executor_) {}
 
 bool KernelQueue::poll() {
-    if (closed_ || (!looking_.wanted() && left_ == 0)) {
+    if (closed_ || broken_ || (!looking_.wanted() && left_ == 0)) {
         return false;
     }
-    const bool ends = looking_.take_end();
+    const uint64_t ends = looking_.ends();
     bool moved = false;
     try {
         moved = assist_.poll();
     } catch (const std::exception& error) { // of the device
-        {
-            const std::lock_guard lock(failure_mutex_);
-            failure_ = error.what();
-        }
         assist_.close(device::kFailed);
-        closed_ = true;
+        const std::lock_guard lock(failure_mutex_);
+        failure_.text = error.what();
+        broken_ = true;
         return true;
     }
+    if (moved && (executor_.failed() || assist_.refused())) {
+        const std::lock_guard lock(failure_mutex_);
+        failure_.completion = executor_.failed();
+        failure_.text =
+            assist_.refused() ? "a kernel has written a request, or rung a doorbell, that no NIC takes" : "";
+    }
     left_ = assist_.left();
-    looking_.look_again(ends && left_ != 0);
+    if (left_ == 0) {
+        looking_.found_all(ends);
+    }
     // The kernels of a small host may be threads, which need its processors.
     empty_looks_ = moved ? 0 : empty_looks_ + 1;
     if (empty_looks_ % kLooksPerTurn == kLooksPerTurn - 1) {
@@ -90,12 +99,15 @@ bool KernelQueue::poll() {
     return moved;
 }
 
-// Nobody tells when the device has ended something, so it is looked at without a pause.
+// Nobody tells when the device has ended something. It is looked at without a pause while somebody waits for it.
 Backlog KernelQueue::backlog() const {
-    return {.ready = !closed_ && (looking_.wanted() || left_ != 0), .look_in_ns = UINT64_MAX};
+    if (closed_ || broken_) {
+        return {.ready = false, .look_in_ns = UINT64_MAX};
+    }
+    return {.ready = looking_.wanted(), .look_in_ns = left_ != 0 ? kMillisecond : UINT64_MAX};
 }
 
-std::string KernelQueue::failure() const {
+KernelQueue::Failure KernelQueue::failure() const {
     const std::lock_guard lock(failure_mutex_);
     return failure_;
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,12 @@ public:
     explicit EndpointExecutor(std::shared_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
     bool begin(const device::mlx5::Request& request) override;
     void collect(std::vector<Ended>& ended) override;
+    [[nodiscard]] const std::optional<Completion>& failed() const { return failed_; } // the first that has
 
 private:
     const std::shared_ptr<Endpoint> endpoint_;
     Request posted_; // made anew for each
+    std::optional<Completion> failed_;
 };
 
 class KernelQueue final : public Work {
@@ -41,14 +44,19 @@ public:
     void begin_looking() { looking_.begin(); }
     void end_looking() { looking_.end(); }
     // Any thread. Tells whether nothing is left of the requests that were rung when end_looking() was called.
-    [[nodiscard]] bool settled() const { return idle() || (looking_.drained() && left_ == 0); }
-    // Any thread. Returns the first failure of the endpoint, in words; empty if there is none.
-    [[nodiscard]] std::string failure() const;
+    [[nodiscard]] bool settled() const { return closed_ || broken_ || (looking_.drained() && left_ == 0); }
+    struct Failure {
+        std::string text;                     // of the device or of the queue; empty: none, or that of a request
+        std::optional<Completion> completion; // of the first request that has failed
+    };
+    // Any thread. Returns what has failed first.
+    [[nodiscard]] Failure failure() const;
 
     bool poll() override;
     int fd() const override { return -1; }
     Backlog backlog() const override;
     void close(Outcome outcome) override;
+    // What the device still has to do is the endpoint's, which waits for it when it is closed.
     bool idle() const override { return closed_; }
     void abandon() override { closed_ = true; }
 
@@ -57,11 +65,12 @@ private:
     EndpointExecutor executor_;
     device::mlx5::Assist assist_;
     device::Looking looking_;
-    uint64_t empty_looks_ = 0;         // since one that found something
-    std::atomic<uint64_t> left_{0};    // requests that were rung and have not ended
-    std::atomic<bool> closed_{false};  // or it has failed
+    uint64_t empty_looks_ = 0;        // since one that found something
+    std::atomic<uint64_t> left_{0};   // requests that were rung and have not ended
+    std::atomic<bool> broken_{false}; // the device has refused a request
+    std::atomic<bool> closed_{false};
     mutable std::mutex failure_mutex_; // guards:
-    std::string failure_;
+    Failure failure_;
 };
 
 } // namespace zerohop::fabric

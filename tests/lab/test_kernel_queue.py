@@ -105,9 +105,13 @@ def test_many_threads_and_few_places(lab: Lab, sender: Sender, send: Any, collap
 
 def test_a_wrong_key_is_a_status(lab: Lab, sender: Sender, send: Any) -> None:
     local, local_key, remote, remote_key, *_ = sender.arguments(0, 8, 1)
-    with sender.near.kernel_queue(lab.context, timeout=TIMEOUT) as queue, queue.active():
-        assert send(queue.pointer, local, local_key, remote, remote_key ^ 0x100, 8, 1) == FAILED
-        assert send(queue.pointer, local, local_key, remote, remote_key, 8, 1) == FAILED
+    with sender.near.kernel_queue(lab.context, timeout=TIMEOUT) as queue:
+        calls = [(local, local_key, remote, key, 8, 1) for key in (remote_key ^ 0x100, remote_key)]
+        with pytest.raises(zh.AccessDenied, match="REM_ACCESS_ERR"), queue.active():
+            found = [send(queue.pointer, *call) for call in calls]
+        assert found == [FAILED, FAILED]
+        with pytest.raises(zh.AccessDenied):
+            queue.check()
     assert sender.target.get() == bytes([0xA5]) * len(sender.data)
 
 
@@ -118,6 +122,25 @@ def test_waits_end(lab: Lab, sender: Sender, send: Any) -> None:
         assert send(queue.pointer, *sender.arguments(0, 8, 1)) == CLOSED
         with pytest.raises(zh.Closed, match="KernelQueue"), queue.active():
             pass
+
+
+def test_a_request_that_no_nic_takes(lab: Lab, sender: Sender, send: Any) -> None:
+    with sender.near.kernel_queue(lab.context, timeout=TIMEOUT) as queue:
+        # The number of the queue pair, which each request has, is the descriptor's second word.
+        ctypes.c_uint64.from_address(queue.pointer + 8).value ^= 1
+        with pytest.raises(zh.DeviceFailed, match="no NIC takes"), queue.active():
+            assert send(queue.pointer, *sender.arguments(0, 8, 1)) == FAILED
+    assert sender.target.get() == bytes([0xA5]) * len(sender.data)
+
+
+def test_the_context_closes_first(sender: Sender, send: Any) -> None:
+    context = zh.Context(listen=None, providers=["shm"])
+    queue = sender.near.kernel_queue(context, timeout=TIMEOUT)
+    context.close()
+    assert send(queue.pointer, *sender.arguments(0, 8, 1)) == CLOSED
+    with pytest.raises(zh.Closed, match="Context"), queue.active():
+        pass
+    queue.close()
 
 
 def test_whose_the_queues_are(lab: Lab, sender: Sender) -> None:
@@ -137,6 +160,12 @@ def test_whose_the_queues_are(lab: Lab, sender: Sender) -> None:
         with pytest.raises(ValueError, match="already"):
             sender.near.kernel_queue(lab.context)
     assert queue.closed
+    with pytest.raises(ValueError, match="already"):  # completions of the first one would be taken for its own
+        sender.near.kernel_queue(lab.context)
+    with lab.device.create_endpoint(CONFIG) as other:
+        other.connect(sender.far.handle)
+        with pytest.raises(ValueError, match="more than 0"):
+            other.kernel_queue(lab.context, timeout=0)
 
 
 def test_the_endpoint_closes_it(lab: Lab, sender: Sender, send: Any) -> None:

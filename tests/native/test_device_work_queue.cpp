@@ -39,6 +39,9 @@ public:
         return true;
     }
     void collect(std::vector<Ended>& ended) override {
+        if (holds) {
+            return;
+        }
         // Some of them at a time, so that completions come late and together.
         for (size_t some = late ? random_() % 3 : held_.size(); some != 0 && !held_.empty(); --some) {
             const mlx5::Request request = held_.front();
@@ -53,6 +56,7 @@ public:
 
     size_t depth = 64;
     bool late = false;
+    bool holds = false;                 // what was begun stays under way
     uint64_t drops_from = ~uint64_t{0}; // requests from this one on are never carried out
 
 private:
@@ -131,14 +135,14 @@ struct Rig {
                                reinterpret_cast<Word>(remote.data()) + to, kRemoteKey, nbytes);
     }
     [[nodiscard]] Word send(size_t from, size_t to, size_t nbytes) const {
-        const mlx5::Posted posted = post(from, to, nbytes);
+        mlx5::Posted posted = post(from, to, nbytes);
         Word status = mlx5::UpdateSendDbrRecord(&queue, posted);
         status = status == zd::kOk ? mlx5::RingDoorbell(&queue, posted) : status;
         status = status == zd::kOk ? mlx5::PollCq(&queue, posted) : status;
         mlx5::UpdateCqDbrRecord(&queue);
         return status;
     }
-    [[nodiscard]] Word ring(const mlx5::Posted& posted) const {
+    [[nodiscard]] Word ring(mlx5::Posted& posted) const {
         const Word status = mlx5::UpdateSendDbrRecord(&queue, posted);
         return status == zd::kOk ? mlx5::RingDoorbell(&queue, posted) : status;
     }
@@ -162,10 +166,12 @@ TEST_CASE("device work queue: the five steps move the bytes, and only them") {
     for (const bool collapsed : {false, true}) {
         Rig rig(16, collapsed);
         rig.start();
-        for (const size_t nbytes : {0, 1, 7, 8, 1000, 4096, 20011}) {
+        for (const size_t nbytes : {1, 7, 8, 1000, 4096, 20011}) {
             REQUIRE(rig.send(33, 1027, nbytes) == zd::kOk);
             CHECK(std::memcmp(rig.local.data() + 33, rig.remote.data() + 1027, nbytes) == 0);
         }
+        CHECK(rig.post(0, 0, 0).status == zd::kFailed); // a NIC takes 0 for 2 GiB
+        CHECK(rig.send(0, 0, 1) == zd::kOk);
         CHECK(rig.remote[1026] == 0xA5);
         CHECK(rig.remote[1027 + 20011] == 0xA5);
     }
@@ -222,7 +228,7 @@ TEST_CASE("device work queue: waits end in time, and with the host") {
             Rig rig(4, collapsed);
             rig.queue.timeout_ns = kSecond / 20;
             for (int i = 0; i < 4; ++i) {
-                const mlx5::Posted posted = rig.post(0, 0, 8);
+                mlx5::Posted posted = rig.post(0, 0, 8);
                 REQUIRE(rig.ring(posted) == zd::kOk);
             }
             CHECK(rig.post(0, 0, 8).status == zd::kTimedOut); // the queue is full
@@ -239,7 +245,7 @@ TEST_CASE("device work queue: waits end in time, and with the host") {
         }
         SUBCASE("the host closes it") {
             Rig rig(4, collapsed);
-            const mlx5::Posted posted = rig.post(0, 0, 8);
+            mlx5::Posted posted = rig.post(0, 0, 8);
             REQUIRE(rig.ring(posted) == zd::kOk);
             rig.assist.close(zd::kClosed);
             CHECK(mlx5::PollCq(&rig.queue, posted) == zd::kClosed);
@@ -286,10 +292,38 @@ TEST_CASE("device work queue: whatever a NIC would refuse is refused") {
     mlx5::Block tall = block;
     tall.words[mlx5::detail::kData] = mlx5::big((1U << 30) + 1);
     CHECK_FALSE(mlx5::take_apart(tall, index, kNumber).has_value());
+    tall.words[mlx5::detail::kData] = 0;
+    CHECK_FALSE(mlx5::take_apart(tall, index, kNumber).has_value());
     CHECK(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber) == index + 1);
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index + 2, 16, kNumber).has_value());
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index - 16, 16, kNumber).has_value());
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber + 1).has_value());
+}
+
+TEST_CASE("device work queue: a refused request fails after those before it have ended") {
+    for (const bool collapsed : {false, true}) {
+        Rig rig(16, collapsed);
+        rig.nic.holds = true;
+        mlx5::Posted good = rig.post(0, 0, 64);
+        REQUIRE(rig.ring(good) == zd::kOk);
+        mlx5::Posted bad = rig.post(64, 64, 64);
+        auto* block = reinterpret_cast<mlx5::Block*>(rig.memory->host() + mlx5::QueueLayout::kBlocks) + bad.index;
+        block->words[3 + mlx5::detail::kRemote] = 1; // has to be zero
+        REQUIRE(rig.ring(bad) == zd::kOk);
+        CHECK(rig.assist.poll());
+        CHECK(rig.assist.refused());
+        CHECK(rig.assist.left() == 1); // the good one is under way
+        CHECK(mlx5::detail::take_completions(&rig.queue) == zd::kOk);
+        rig.nic.holds = false;
+        CHECK(rig.assist.poll());
+        CHECK(rig.assist.left() == 0);
+        if (!collapsed) {
+            CHECK(mlx5::PollCq(&rig.queue, good) == zd::kOk);
+        }
+        CHECK(mlx5::PollCq(&rig.queue, bad) == zd::kFailed);
+        CHECK(rig.remote[0] == rig.local[0]);
+        CHECK(rig.remote[64] == 0xA5);
+    }
 }
 
 TEST_CASE("device work queue: a doorbell without its record, or with bits of the receive queue's, ends the queue") {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop._native import NativeError, Proxy, Reason, Status
@@ -255,18 +255,19 @@ class Queue(Face):
                 fix='mode="auto", which goes through this process where it must',
             )
         routes = [(await self._reach(view, remote))[0] for view in views]
+        if self._index >= 0 and remote.device != HOST:
+            # The kernels' GPU copies signals, too. The peer's GPU would, and keep this process waiting while it runs
+            # kernels of the peer's process: it takes turns of a millisecond.
+            with suppress(Unsupported):  # where that GPU reaches nothing, the way from the host will do
+                by_device = (await self._reach(self._counters, remote))[0]
+                if by_device.explanation.direct:
+                    routes[-1] = by_device
         if any(route.explanation.provider == VERBS for route in routes):
             # A completion of a NIC does not say that the bytes can be seen, and two queue pairs keep no order.
             raise Unsupported(
                 f"peer {number} is reached over verbs, where a signal could be seen before the bytes that it tells of",
                 fix='a Context with providers=["p2p", "shm", "tcp"]',
             )
-        if self._index >= 0 and remote.device != HOST:
-            # The kernels' GPU copies signals, too. The peer's GPU would, and keep this process waiting while it runs
-            # kernels of the peer's process: it takes turns of a millisecond.
-            by_device = (await self._reach(self._counters, remote))[0]
-            if by_device.explanation.direct:
-                routes[-1] = by_device
         return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
 
     def _open(self) -> None:

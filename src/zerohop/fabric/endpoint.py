@@ -59,7 +59,7 @@ class Endpoint(Resource):
     __slots__ = (
         "_connected",
         "_device_context",
-        "_kernels",
+        "_lent",
         "_lock",
         "_ready",
         "_receives",
@@ -79,7 +79,7 @@ class Endpoint(Resource):
     ) -> None:
         self._device_context = device_context
         self._connected = False
-        self._kernels: KernelQueue | None = None
+        self._lent = False  # to a KernelQueue, once: completions of an earlier one would be taken for its own
         # Guards both queues and the regions that they keep alive; no thread sleeps while holding it.
         self._lock = threading.Lock()
         self._sends: Queue[FabricRequest] = Queue("post", native.post, lambda: native.sends)
@@ -167,7 +167,7 @@ class Endpoint(Resource):
             collapsed: whether all completions are written to one place; False: to a ring.
 
         Raises:
-            ValueError: the endpoint was made without ``on_gpu``, is not connected, or has such a queue already;
+            ValueError: the endpoint was made without ``on_gpu``, is not connected, or has had such a queue;
                 ``device`` or ``timeout`` is none.
             RegistrationFailed: there is no memory for it.
             Closed: the endpoint or the Context is closed.
@@ -178,10 +178,14 @@ class Endpoint(Resource):
         if not self._connected:
             raise ValueError("the endpoint is not connected yet")
         with self._lock:
-            if self._kernels is not None and not self._kernels.closed:
-                raise ValueError("this endpoint has a KernelQueue already; close it, or use that one")
-            self._kernels = KernelQueue(self, ctx, device, timeout, collapsed=collapsed)
-            return self._kernels
+            if self._lent:
+                raise ValueError("this endpoint has had a KernelQueue already; use that one, or make a new endpoint")
+            self._lent = True
+        try:
+            return KernelQueue(self, ctx, device, timeout, collapsed=collapsed)
+        except BaseException:  # whatever it is, the next call may succeed
+            self._lent = False
+            raise
 
     # Posting
 
@@ -340,7 +344,6 @@ class Endpoint(Resource):
 
     def _release(self) -> None:
         super()._release()
-        self._kernels = None
         self._sends.clear()
         self._receives.clear()
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import FabricKernelQueue
+from zerohop._native import FabricKernelQueue, NativeError
 from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import nanoseconds_of
-from zerohop.core.face import HOST, region_of
+from zerohop.core.face import HOST, is_open, region_of
 from zerohop.core.memory.access import lend
-from zerohop.errors import DeadlineExceeded, DeviceFailed
+from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed
+from zerohop.fabric.completions import from_entry, translate
 from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class KernelQueue(Resource):
     def __init__(self, endpoint: Any, ctx: Context, device: str, timeout: float, *, collapsed: bool) -> None:
         self.endpoint = endpoint
         self._timeout_ns = nanoseconds_of(timeout)
+        if timeout == 0:
+            raise ValueError("timeout is more than 0 seconds")
         slots = min(_MOST_SLOTS, 1 << (endpoint.config.max_messages.bit_length() - 1))
         completion_slots = 1 if check_flag("collapsed", collapsed) else slots
         *places, nbytes = FabricKernelQueue.control_layout(slots, completion_slots)
@@ -64,14 +67,19 @@ class KernelQueue(Resource):
         self._counters.fill(0)
         self._descriptor = ctx.alloc(8 * _WORDS, device)
         _, _, engine = lend(self._control)
-        native = FabricKernelQueue(
-            engine=engine,
-            endpoint=endpoint._native,
-            control=region_of(self._control),
-            slots=slots,
-            completion_slots=completion_slots,
-            on_device=device != HOST,
-        )
+        own = [region_of(each) for each in (self._control, self._counters, self._descriptor)]
+        try:
+            native = FabricKernelQueue(
+                engine=engine,
+                endpoint=endpoint._native,
+                control=own[0],
+                own=own,
+                slots=slots,
+                completion_slots=completion_slots,
+                on_device=device != HOST,
+            )
+        except NativeError as error:
+            raise translate(error, "kernel_queue") from None
         super().__init__(endpoint, native)
         record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in places)
         counters = self._counters.address
@@ -90,10 +98,12 @@ class KernelQueue(Resource):
 
         Raises:
             DeadlineExceeded: at the end, that does not end within the queue's ``timeout``.
-            DeviceFailed: the device refused a request.
-            Closed: the queue is closed.
+            AccessDenied, PeerLost, DeviceFailed: at the end, those of `check`.
+            Closed: the queue or the Context is closed.
         """
         self._check_open()
+        if not is_open(self._control):
+            raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
         self._native.look()
         try:
             yield self
@@ -110,13 +120,27 @@ class KernelQueue(Resource):
         self.check()
 
     def check(self) -> None:
-        """Raise DeviceFailed if the device has refused a request of a kernel; return if it has not.
+        """Raise the first failure of what kernels have posted; return if there is none.
 
-        The failure of a request itself is the status of the kernel's ``PollCq``.
+        The endpoint, and so the queue, is over then: requests behind a failed one are not carried out.
+
+        Raises:
+            AccessDenied: a key, a range or a right of a request was refused, here or at the peer.
+            PeerLost: the peer does not answer.
+            DeviceFailed: the device or this process refused a request of a kernel.
+            Closed: the queue is closed.
         """
         self._check_open()
-        if failure := self._native.failure():
-            raise DeviceFailed(failure, fix="make a new endpoint", provider="verbs")
+        text, completion = self._native.failure()
+        error = from_entry(completion).error if completion is not None else None
+        if error is not None:
+            raise error
+        if text:
+            raise DeviceFailed(
+                text,
+                fix="post by PostWrite, UpdateSendDbrRecord and RingDoorbell, in this order; and make a new endpoint",
+                provider="verbs",
+            )
 
     def __repr__(self) -> str:
         return f"<KernelQueue of {self.endpoint!r}{', closed' if self.closed else ''}>"

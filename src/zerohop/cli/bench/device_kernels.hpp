@@ -31,8 +31,7 @@ __device__ Word spin(Word at, Word value) {
             ++spins;
         }
     }
-    __syncthreads();
-    return spins < kSpins ? zd::kOk : zd::kTimedOut;
+    return __syncthreads_or(spins >= kSpins) ? zd::kTimedOut : zd::kOk;
 }
 
 __device__ Word wait(const zd::Queue* queue, Word inbox, Word value, Word how) {

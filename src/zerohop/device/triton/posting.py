@@ -38,8 +38,8 @@ _VALUE = tl.constexpr((1 << 63) - 1)
 def _wait_for_room(queue, index, slots):
     """Wait until the slot of an entry is free, as long as the host takes entries."""
     status = as_word(OK)
-    seen_at = word(read(queue, SEEN), 0)
-    if index - tl.load(seen_at, volatile=True) >= slots:
+    seen_at = read(queue, SEEN)
+    if index - look(seen_at) >= slots:
         taken_at = read(queue, TAKEN)
         until = now() + read(queue, TIMEOUT_NS)
         taken = look(taken_at)
@@ -53,14 +53,14 @@ def _wait_for_room(queue, index, slots):
                 status = as_word(TIMED_OUT)
                 tl.store(word(read(queue, STATE), 0), status)
             taken = latest
-        tl.store(seen_at, taken)
+        tl.store(word(seen_at, 0), taken)
     return status
 
 
 @triton.jit
 def _write_entry(queue, index, slots, first, second):
-    # Plain stores will do: `_claim` has ordered them behind all that the program has done, and each word tells by its
-    # highest bit whether it is there.
+    # Plain stores will do, as GPUs write words of 64 bits at once: `_claim` has ordered them behind all that the
+    # program has done, and each word tells by its highest bit whether it is there.
     lap = as_word(0)
     if (index & slots) == 0:
         lap = as_word(_LAP)

@@ -39,6 +39,7 @@ WRITE = tl.constexpr(2)
 
 # Looks between two at the clock and at words of the host, which take longer than a look at the GPU's own memory.
 _SPINS = tl.constexpr(64)
+_MOST_THREADS = tl.constexpr(1024)  # of a program
 
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
 
@@ -46,17 +47,40 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
         """Return nanoseconds of a clock."""
         return time.monotonic_ns()
 
+    @triton.jit
+    def look(address):
+        """Read a word that others change, and that only grows."""
+        return tl.load(address.to(tl.pointer_type(tl.int64)), volatile=True)
+
 else:
 
     @triton.jit
+    def agreed(value):
+        """Return the largest of the values that the threads of the program have.
+
+        A load that is no atomic is done by each thread, and so is a look at the clock. Threads that found different
+        values would take different branches, and wait for each other at different barriers.
+        """
+        if is_hip():
+            largest = tl.max(value + tl.zeros((_MOST_THREADS,), tl.int64), 0)
+        else:
+            largest = tl.max(value + tl.zeros((cuda.num_threads(),), tl.int64), 0)
+        return largest
+
+    @triton.jit
+    def look(address):
+        """Read a word that others change, and that only grows; all threads get the same."""
+        return agreed(tl.load(address.to(tl.pointer_type(tl.int64)), volatile=True))
+
+    @triton.jit
     def now():
-        """Return nanoseconds of a clock."""
+        """Return nanoseconds of a clock, the same for all threads."""
         ns = tl.full((), 0, tl.int64)
         if is_hip():
             ns = hip.memrealtime() * 10  # it counts at 100 MHz
         else:
             ns = cuda.globaltimer()
-        return ns
+        return agreed(ns)
 
 
 @triton.jit
@@ -75,12 +99,6 @@ def word(address, index):
 def read(address, index):
     """Read a word that nobody changes."""
     return tl.load(word(address, index))
-
-
-@triton.jit
-def look(address):
-    """Read a word that the host changes."""
-    return tl.load(word(address, 0), volatile=True)
 
 
 @triton.jit

@@ -2,9 +2,9 @@
 //
 // A kernel takes `queue.pointer` as a `const zerohop::device::Queue*`. `peer` and `local` are places in the lists that
 // the Queue was made of; offsets and lengths are bytes. With Scope::block (the default) all threads of a block make a
-// call, with the same arguments; with Scope::warp all threads of a full warp do; with Scope::thread one does. Each call
-// posts one request. Every function returns kOk, kTimedOut, kPeerLost, kFailed or kClosed, to all threads that have
-// called it. HIP: compiled, not verified on hardware.
+// call, with the same arguments; with Scope::warp all threads of a full warp do; with Scope::thread one does. It is
+// made once for all of them. Every function returns kOk, kTimedOut, kPeerLost, kFailed or kClosed, to all threads that
+// have called it. HIP: compiled, not verified on hardware.
 #pragma once
 
 #include "zerohop/device/detail.hpp"

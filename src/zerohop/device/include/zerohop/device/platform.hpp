@@ -216,6 +216,7 @@ template <Scope kScope> ZEROHOP_DEVICE_FN void barrier() {
 #if defined(ZEROHOP_CUDA)
         __syncwarp();
 #else
+        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
         __builtin_amdgcn_wave_barrier();
 #endif
     }
@@ -236,8 +237,10 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
     } else if (kScope == Scope::warp) {
 #if defined(ZEROHOP_CUDA)
         value = __shfl_sync(0xffffffff, value, 0);
+        __syncwarp(); // the exchange of a value orders no memory
 #else
         value = __shfl(value, 0);
+        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 #endif
     }
 #endif

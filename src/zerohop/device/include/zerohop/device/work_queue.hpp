@@ -1,18 +1,20 @@
 // The functions by which kernels write work requests into a send queue, ring its doorbell, and poll for completions.
 // They have MORI's names.
 //
-// An endpoint's `pointer` is a `const zerohop::device::mlx5::WorkQueue*`. Requests, records, doorbells and completions
-// are those of mlx5 NICs, and this process carries them out on any RDMA device. One thread makes each call; any number
-// of threads may share a queue. Each request goes in these steps:
+// A KernelQueue's `pointer` is a `const zerohop::device::mlx5::WorkQueue*`. Requests, records, doorbells and
+// completions are those of mlx5 NICs, and this process carries them out on any RDMA device. One thread makes each call;
+// any number of threads may share a queue. Each request goes in these steps:
 //
-//     const Posted posted = PostWrite(queue, local_address, local_key, remote_address, remote_key, nbytes);
+//     Posted posted = PostWrite(queue, local_address, local_key, remote_address, remote_key, nbytes);
 //     UpdateSendDbrRecord(queue, posted);
 //     RingDoorbell(queue, posted);
 //     const Word status = PollCq(queue, posted);
 //     UpdateCqDbrRecord(queue);
 //
-// After a failed step the next ones return its status and do nothing. Indices have 64 bits and never wrap; the NIC's 16
-// bits are made of them. A queue pair that a NIC reads by itself is not verified on hardware.
+// After a failed step the next ones, up to PollCq(), return its status and do nothing. A kernel that has posted and
+// does not ring the doorbell keeps all others waiting, until their time is up and the queue is over. Indices have 64
+// bits and never wrap; the NIC's 16 bits are made of them. A queue pair that a NIC reads by itself is not verified on
+// hardware.
 #pragma once
 
 #include "zerohop/device/mlx5.hpp"
@@ -59,9 +61,9 @@ struct Posted {
 
 namespace detail {
 
-ZEROHOP_DEVICE_FN unsigned load_record(Word address) { // a word of 32 bits that others change
-    const Word both = platform::look(address & ~Word(7));
-    return static_cast<unsigned>(address & 4 ? both >> 32 : both);
+// Ends the queue for all, unless it has ended.
+ZEROHOP_DEVICE_FN void give_up(const WorkQueue* queue, Word status) {
+    (void)platform::swap_if(queue->state, kOk, status);
 }
 
 // Waits until `done`, a function, gives another answer than kBusy; ends with the queue's time, or its state.
@@ -110,7 +112,7 @@ ZEROHOP_DEVICE_FN Word take_collapsed(const WorkQueue* queue) {
         return kOk;
     }
     if (owner >> 4 != kRequestEnded) {
-        platform::publish(queue->state, kFailed);
+        give_up(queue, kFailed);
         return kFailed;
     }
     move_on(queue, done + ahead);
@@ -127,7 +129,7 @@ ZEROHOP_DEVICE_FN Word take_from_ring(const WorkQueue* queue) {
         return kOk;
     }
     if (owner >> 4 != kRequestEnded) {
-        platform::publish(queue->state, kFailed);
+        give_up(queue, kFailed);
         return kFailed;
     }
     move_on(queue, done + 1);
@@ -144,10 +146,10 @@ ZEROHOP_DEVICE_FN bool is_done(const WorkQueue* queue, Word index) {
 
 } // namespace detail
 
-// Writes a request into the send queue: a write of `nbytes`, kMostBytes at most. Waits while the queue is full.
+// Writes a request into the send queue: a write of 1 to kMostBytes. Waits while the queue is full.
 ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, unsigned local_key, Word remote_address,
                                    unsigned remote_key, Word nbytes) {
-    if (queue->layout != kQueueLayout || nbytes > kMostBytes) {
+    if (queue->layout != kQueueLayout || nbytes == 0 || nbytes > kMostBytes) {
         return {kFailed, 0, 0};
     }
     const Word index = platform::add(queue->head, 1);
@@ -160,7 +162,7 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
     });
     if (status != kOk) {
         // Others wait for this request to be rung, and it never is: the queue ends here.
-        platform::publish(queue->state, status);
+        detail::give_up(queue, status);
         return {status, index, 0};
     }
     Block block{};
@@ -174,15 +176,15 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
 }
 
 // Waits until the doorbell was rung for all requests before, and tells the NIC that this one is there.
-ZEROHOP_DEVICE_FN Word UpdateSendDbrRecord(const WorkQueue* queue, const Posted& posted) {
+ZEROHOP_DEVICE_FN Word UpdateSendDbrRecord(const WorkQueue* queue, Posted& posted) {
     if (posted.status != kOk) {
         return posted.status;
     }
-    const Word status =
+    posted.status =
         detail::wait(queue, [&] { return platform::look(queue->rung) == posted.index ? kOk : detail::kBusy; });
-    if (status != kOk) {
-        platform::publish(queue->state, status);
-        return status;
+    if (posted.status != kOk) {
+        detail::give_up(queue, posted.status);
+        return posted.status;
     }
     platform::order(); // the NIC sees the request after the bytes that it sends, and the record after the request
     platform::publish(queue->record, static_cast<Word>(record_of(posted.index + 1)) << 32);
