@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.patience import patience
+from support.software_gpus import IN_SOFTWARE
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LIMIT_S = patience(60)
@@ -125,6 +126,7 @@ class TestShmem:
         assert f"peer 2: {mode}, " in ran.stdout
 
     @pytest.mark.cuda
+    @pytest.mark.skipif(bool(IN_SOFTWARE), reason="no kernel runs on GPUs in software")
     @pytest.mark.parametrize("mode", ["peer", "proxy"])
     def test_on_gpus(self, mode: str) -> None:
         ran = run("shmem.py", "--ranks", "2", "--mode", mode, "--device", "cuda")

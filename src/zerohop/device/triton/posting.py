@@ -10,12 +10,13 @@ from zerohop.device.triton.words import (
     FAILED,
     OK,
     TIMED_OUT,
+    agreed,
     as_word,
     look,
     now,
     peer_of,
     read,
-    state_of,
+    state_by,
     wait_for,
     word,
 )
@@ -39,20 +40,18 @@ def _wait_for_room(queue, index, slots):
     """Wait until the slot of an entry is free, as long as the host takes entries."""
     status = as_word(OK)
     seen_at = read(queue, SEEN)
-    if index - look(seen_at) >= slots:
-        taken_at = read(queue, TAKEN)
+    taken = agreed(look(seen_at))
+    if index - taken >= slots:
         until = now() + read(queue, TIMEOUT_NS)
-        taken = look(taken_at)
         while (index - taken >= slots) & (status == OK):
-            status = state_of(queue, -1)
-            latest = look(taken_at)
+            latest = agreed(look(read(queue, TAKEN)))
             if latest != taken:
                 until = now() + read(queue, TIMEOUT_NS)
-            elif (status == OK) & (now() > until):
-                # The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
-                status = as_word(TIMED_OUT)
-                tl.store(word(read(queue, STATE), 0), status)
             taken = latest
+            status = state_by(queue, -1, until)
+        if (status == TIMED_OUT) & (index - taken >= slots):
+            # The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
+            tl.store(word(read(queue, STATE), 0), status)
         tl.store(word(seen_at, 0), taken)
     return status
 
@@ -121,7 +120,7 @@ def result(queue, peer, index):
     status = wait_for(queue, peer, at + 8, index + 1, 1)
     old = as_word(0)
     if status == OK:
-        if look(at + 8) == index + 1:
+        if agreed((look(at + 8) == index + 1).to(tl.int32)) != 0:
             # Until it is read the host puts no other result there.
             old = look(at)
             tl.debug_barrier()

@@ -48,39 +48,33 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return time.monotonic_ns()
 
     @triton.jit
-    def look(address):
-        """Read a word that others change, and that only grows."""
-        return tl.load(address.to(tl.pointer_type(tl.int64)), volatile=True)
+    def agreed(number):
+        """Return the number: one thread runs the program."""
+        return number
 
 else:
 
     @triton.jit
-    def agreed(value):
-        """Return the largest of the values that the threads of the program have.
-
-        A load that is no atomic is done by each thread, and so is a look at the clock. Threads that found different
-        values would take different branches, and wait for each other at different barriers.
-        """
-        if is_hip():
-            largest = tl.max(value + tl.zeros((_MOST_THREADS,), tl.int64), 0)
-        else:
-            largest = tl.max(value + tl.zeros((cuda.num_threads(),), tl.int64), 0)
-        return largest
-
-    @triton.jit
-    def look(address):
-        """Read a word that others change, and that only grows; all threads get the same."""
-        return agreed(tl.load(address.to(tl.pointer_type(tl.int64)), volatile=True))
-
-    @triton.jit
     def now():
-        """Return nanoseconds of a clock, the same for all threads."""
+        """Return nanoseconds of a clock; each thread of the program looks at it by itself."""
         ns = tl.full((), 0, tl.int64)
         if is_hip():
             ns = hip.memrealtime() * 10  # it counts at 100 MHz
         else:
             ns = cuda.globaltimer()
-        return agreed(ns)
+        return ns
+
+    @triton.jit
+    def agreed(number):
+        """Return the largest of the numbers that the threads of the program have.
+
+        Threads that found different ones would take different branches, and wait for each other at different barriers.
+        """
+        if is_hip():
+            largest = tl.max(number + tl.zeros((_MOST_THREADS,), number.dtype), 0)
+        else:
+            largest = tl.max(number + tl.zeros((cuda.num_threads(),), number.dtype), 0)
+        return largest
 
 
 @triton.jit
@@ -99,6 +93,12 @@ def word(address, index):
 def read(address, index):
     """Read a word that nobody changes."""
     return tl.load(word(address, index))
+
+
+@triton.jit
+def look(address):
+    """Read a word that the host changes; each thread of the program reads it by itself."""
+    return tl.load(word(address, 0), volatile=True)
 
 
 @triton.jit
@@ -126,13 +126,26 @@ def local_of(queue, local):
 
 
 @triton.jit
-def state_of(queue, peer):
-    """Return why no wait can succeed any more: the state of the Queue, or of a peer; a negative one: of none."""
+def _state_of(queue, peer):
     state = look(read(queue, STATE))
     if state == OK:
         if peer >= 0:
             state = look(read(peer_of(queue, peer), PEER_STATE))
-    return state
+    return state.to(tl.int32)
+
+
+@triton.jit
+def state_of(queue, peer):
+    """Return why no wait can succeed any more: the state of the Queue, or of a peer; a negative one: of none."""
+    return as_word(agreed(_state_of(queue, peer)))
+
+
+@triton.jit
+def state_by(queue, peer, until):
+    """Do the same; TIMED_OUT if there is no reason but that a time has come."""
+    state = _state_of(queue, peer)
+    late = (now() > until).to(tl.int32)
+    return as_word(agreed(tl.where(state == OK, late * TIMED_OUT, state)))
 
 
 @triton.jit
@@ -171,14 +184,15 @@ def refuse(queue, peer):
 
 
 @triton.jit
-def _value_at(address, on_host):
-    # Triton makes a load of an addition of 0. Where it does not, a GPU's atomic may undo what the host writes.
-    value = as_word(0)
+def _has_reached(address, wanted, on_host):
+    # Triton makes a load of an addition of 0, and gives all threads what one has read. Where it makes no load, a GPU's
+    # atomic may undo what the host writes.
+    reached = tl.full((), 0, tl.int32)
     if on_host == 0:
-        value = tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys")
+        reached = (tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys") >= wanted).to(tl.int32)
     else:
-        value = look(address)
-    return value
+        reached = agreed((look(address) >= wanted).to(tl.int32))
+    return reached
 
 
 @triton.jit
@@ -187,18 +201,18 @@ def wait_for(queue, peer, address, number, on_host):
     status = as_word(OK)
     wanted = as_word(number)
     until = now() + read(queue, TIMEOUT_NS)
-    value = _value_at(address, on_host)
-    while (value < wanted) & (status == OK):
+    reached = tl.full((), 0, tl.int32)
+    last = tl.full((), 0, tl.int32)
+    # One look more after the reason to stop: what was waited for may have come with it.
+    while (reached == 0) & (last == 0):
+        last = (status != OK).to(tl.int32)
         spins = tl.full((), 0, tl.int32)
-        while (value < wanted) & (spins < _SPINS):
-            value = _value_at(address, on_host)
+        while (reached == 0) & (spins < _SPINS):
+            reached = _has_reached(address, wanted, on_host)
             spins += 1
-        if value < wanted:
-            status = state_of(queue, peer)
-            if (status == OK) & (now() > until):
-                status = as_word(TIMED_OUT)
-            value = _value_at(address, on_host)
-    if value >= wanted:
+        if (reached == 0) & (last == 0):
+            status = state_by(queue, peer, until)
+    if reached != 0:
         status = as_word(OK)
     if on_host != 0:
         tl.atomic_add(word(read(queue, SEEN), 0), 0, sem="acq_rel", scope="sys")
