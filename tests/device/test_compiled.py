@@ -60,10 +60,9 @@ def test_in_triton(tmp_path: Path) -> None:
     # A read-modify-write of memory of the host would undo what the host writes at the same time.
     assert "ld.global.sys.acquire" in compiled["wait_signal"]
     assert "%globaltimer" in compiled["wait_signal"]
-    # A word of the host and the clock are read by each thread; all of them go on with the same.
+    # A word of the host and the clock are read by each thread; the threads exchange what they have found.
     for name in ("wait_signal", "flush", "fence"):
-        ptx = compiled[name]
-        assert ptx.count("shfl.sync") >= 5 * (ptx.count("ld.volatile") + ptx.count("%globaltimer")), name
+        assert "shfl.sync" in compiled[name], name
     assert "atom.global.sys.release.exch.b64" in compiled["signal"]
 
 
