@@ -118,6 +118,10 @@ def test_a_wrong_key_is_a_status(lab: Lab, sender: Sender, send: Any) -> None:
 def test_waits_end(lab: Lab, sender: Sender, send: Any) -> None:
     with sender.near.kernel_queue(lab.context, timeout=0.5) as queue:
         assert send(queue.pointer, *sender.arguments(0, 8, 1)) == TIMED_OUT  # nobody looks
+        queue.check()  # a longer wait may succeed
+        assert send(queue.pointer, *sender.arguments(0, 8, 20)) == TIMED_OUT  # more than there are places
+        with pytest.raises(zh.DeadlineExceeded, match="to post"):
+            queue.check()
         queue.close()
         assert send(queue.pointer, *sender.arguments(0, 8, 1)) == CLOSED
         with pytest.raises(zh.Closed, match="KernelQueue"), queue.active():

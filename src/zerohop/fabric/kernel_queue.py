@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from zerohop.core.face import Context
 
+TIMED_OUT: Final = 1  # of `zerohop/device/layout.hpp`
 LAYOUT: Final = 0x7A686D6C78350001  # of zerohop/device/work_queue.hpp
 _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
 _MOST_SLOTS: Final = 1 << 15
@@ -48,7 +49,7 @@ class KernelQueue(Resource):
             zerohop::device::mlx5::WorkQueue*``.
     """
 
-    __slots__ = ("_control", "_counters", "_descriptor", "_timeout_ns", "endpoint", "pointer")
+    __slots__ = ("_control", "_counters", "_descriptor", "_state_at", "_timeout_ns", "endpoint", "pointer")
 
     _native: FabricKernelQueue
     _kind = "KernelQueue"
@@ -82,6 +83,7 @@ class KernelQueue(Resource):
             raise translate(error, "kernel_queue") from None
         super().__init__(endpoint, native)
         record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in places)
+        self._state_at = state - self._control.address
         counters = self._counters.address
         timeout_ns = min(self._timeout_ns or _LONGEST_NS, _LONGEST_NS)
         words = [LAYOUT, endpoint.qpn, slots, blocks, record, doorbell, completions, completion_slots]
@@ -98,7 +100,7 @@ class KernelQueue(Resource):
 
         Raises:
             DeadlineExceeded: at the end, that does not end within the queue's ``timeout``.
-            AccessDenied, PeerLost, DeviceFailed: at the end, those of `check`.
+            AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: at the end, those of `check`.
             Closed: the queue or the Context is closed.
         """
         self._check_open()
@@ -128,6 +130,7 @@ class KernelQueue(Resource):
             AccessDenied: a key, a range or a right of a request was refused, here or at the peer.
             PeerLost: the peer does not answer.
             DeviceFailed: the device or this process refused a request of a kernel.
+            DeadlineExceeded: a kernel could not post within the queue's ``timeout``.
             Closed: the queue is closed.
         """
         self._check_open()
@@ -139,6 +142,12 @@ class KernelQueue(Resource):
             raise DeviceFailed(
                 text,
                 fix="post by PostWrite, UpdateSendDbrRecord and RingDoorbell, in this order; and make a new endpoint",
+                provider="verbs",
+            )
+        if int.from_bytes(self._control.read_bytes(self._state_at, 8), "little") == TIMED_OUT:
+            raise DeadlineExceeded(
+                "a kernel has waited for longer than the queue's timeout to post, and has ended the queue",
+                fix="run kernels within `with queue.active():`, let each ring the doorbell, and make a new endpoint",
                 provider="verbs",
             )
 
