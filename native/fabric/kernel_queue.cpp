@@ -99,7 +99,7 @@ bool KernelQueue::poll() {
     return moved;
 }
 
-// Nobody tells when the device has ended something. It is looked at without a pause while somebody waits for it.
+// The device does not tell when it has ended a request. The poller looks without a pause while somebody waits for that.
 Backlog KernelQueue::backlog() const {
     if (closed_ || broken_) {
         return {.ready = false, .look_in_ns = UINT64_MAX};

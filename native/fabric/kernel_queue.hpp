@@ -56,7 +56,7 @@ public:
     int fd() const override { return -1; }
     Backlog backlog() const override;
     void close(Outcome outcome) override;
-    // What the device still has to do is the endpoint's, which waits for it when it is closed.
+    // The endpoint waits for the requests that its device still has, when it is closed.
     bool idle() const override { return closed_; }
     void abandon() override { closed_ = true; }
 

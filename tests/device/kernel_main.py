@@ -140,7 +140,7 @@ def main() -> None:
                 return
             try:
                 pipe.send((True, getattr(served, name)(*arguments, **options)))
-            except Exception:  # whatever it is, the test is told and decides
+            except Exception:  # whatever a call raises, the test is told, and decides
                 pipe.send((False, traceback.format_exc()))
 
 

@@ -59,6 +59,7 @@ def by_numba() -> Callable[[Queue, int, int], int]:
 
     zh_send: Any = cuda.declare_device("zh_send", "uint64(uint64, uint64, uint64)", link=cuda.CUSource(WRAPPER))
 
+    # Numba has no types of its own.
     @cuda.jit  # type: ignore[untyped-decorator,unused-ignore]
     def kernel(queue: Any, status: Any, nbytes: Any, at: Any) -> None:
         found = zh_send(queue, nbytes, at)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from device.conftest import KernelProcess, Launcher
 
 POISON = 0xA5
-# Of Queues whose waits succeed, and of those whose time is up; opening one has to fit into both.
+# Limits are for Queues whose waits succeed, and for those whose time is up; a Queue opens within either.
 LIMIT_S = patience(10.0)
 SHORT_S = patience(1.5)
 NBYTES = 3 << 20

@@ -83,7 +83,7 @@ private:
     std::vector<uint8_t>& remote_;
     std::deque<mlx5::Request> held_;
     bool failed_ = false;
-    std::mt19937 random_{7}; // NOLINT(cert-msc51-cpp): the same each time
+    std::mt19937 random_{7}; // NOLINT(cert-msc51-cpp): a failure can be repeated
 };
 
 struct Rig {

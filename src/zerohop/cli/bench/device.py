@@ -121,7 +121,7 @@ def _put(session: Session, case: Case) -> Row:
     samples = Samples()
     language = language_of(case)
     rounds = max(4, min(400, session.effort.most, _PUT_BYTES // case.bytes))
-    # Of Triton's programs each thread reads the descriptor: the fewer there are, the better for small parts.
+    # Each thread of a Triton program reads the descriptor, so few threads put small parts best.
     shape = Shape(16, 4096) if language == CPP or has_few_blocks(case) else Shape(4, 1024)
     turn = 0
 
@@ -139,13 +139,9 @@ def _put(session: Session, case: Case) -> Row:
         return [took // rounds]
 
     with both_sides(session, case, case.bytes) as side:
-        # A power of two, so that all have equal parts.
+        # The number is a power of two, so that parts of the table's sizes are equal and aligned.
         blocks = FEW if has_few_blocks(case) else 1 << (side.processors(language).bit_length() - 1)
-        for how in (QUEUE, PLAIN):
-            run(how)
-        for _ in range(session.effort.rounds):
-            samples.times_ns += run(QUEUE)
-            samples.floor_ns += run(PLAIN)
+        _alternate(session, samples, run)
         explanation = side.queue.explain()
     row = samples.row(case, floor="kernel without a Queue")
     row.path = explanation
@@ -200,15 +196,20 @@ def _turn(session: Session, case: Case) -> Row:
         return [took // (rounds - rounds // 8 + 1)]
 
     with both_sides(session, case, 64, on_host=True) as side:
-        for how in (QUEUE, PLAIN):
-            run(how)
-        for _ in range(session.effort.rounds):
-            samples.times_ns += run(QUEUE)
-            samples.floor_ns += run(PLAIN)
+        _alternate(session, samples, run)
         explanation = side.queue.explain()
     row = samples.row(case, floor="a word that a thread of the host echoes")
     row.path = explanation
     return row
+
+
+def _alternate(session: Session, samples: Samples, run: Callable[[int], list[int]]) -> None:
+    """Measure a Queue and the floor in turn, after one run of each that compiles and connects."""
+    for how in (QUEUE, PLAIN):
+        run(how)
+    for _ in range(session.effort.rounds):
+        samples.times_ns += run(QUEUE)
+        samples.floor_ns += run(PLAIN)
 
 
 def _rounds(session: Session, case: Case) -> int:

@@ -99,8 +99,10 @@ extern "C" __global__ void ping(const zd::Queue* queue, Out* out, Word first, Wo
 
 extern "C" __global__ void put(const zd::Queue* queue, Out* out, Word nbytes, Word rounds, Word how) {
     const Places places(queue);
-    const Word share = nbytes / gridDim.x;
-    const Word begin = blockIdx.x * share;
+    const Word even = nbytes / gridDim.x / sizeof(uint4) * sizeof(uint4);
+    const Word begin = blockIdx.x * even;
+    // The last block takes the rest, too.
+    const Word share = blockIdx.x + 1 == gridDim.x ? nbytes - begin : even;
     Word status = zd::kOk;
     for (Word turn = 0; turn < rounds && status == zd::kOk; ++turn) {
         if (how == kPlain) {

@@ -76,8 +76,10 @@ def put(queue, out, nbytes, rounds, how: tl.constexpr, block: tl.constexpr):
     """Put a part of local 0 to peer 0 as often as `rounds` says; each program has a part."""
     target = read(peer_of(queue, 0), BASE)
     source = read(local_of(queue, 0), LOCAL_BASE)
-    share = (nbytes // tl.num_programs(0)).to(tl.int64)
+    share = (nbytes // tl.num_programs(0) // 16 * 16).to(tl.int64)
     begin = tl.program_id(0) * share
+    if tl.program_id(0) == tl.num_programs(0) - 1:
+        share = nbytes - begin  # the last one takes the rest, too
     status = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int64)
     while (turn < rounds) & (status == 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-# Of the Queue. FIFO, RESULTS, HEAD, SEEN, TAKEN and STATE are addresses.
+# These words are the Queue's. FIFO, RESULTS, HEAD, SEEN, TAKEN and STATE are addresses.
 PEER_COUNT = tl.constexpr(1)
 LOCAL_COUNT = tl.constexpr(2)
 SLOTS = tl.constexpr(3)
@@ -16,7 +16,7 @@ TAKEN = tl.constexpr(8)
 STATE = tl.constexpr(9)
 TIMEOUT_NS = tl.constexpr(10)
 
-# Of a local, and of a peer. POSTED, ENDED and PEER_STATE are addresses.
+# These are a local's, and then a peer's. POSTED, ENDED and PEER_STATE are addresses.
 LOCAL_BASE = tl.constexpr(0)
 LOCAL_NBYTES = tl.constexpr(1)
 LOCAL_RIGHTS = tl.constexpr(2)

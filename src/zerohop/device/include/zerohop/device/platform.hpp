@@ -156,7 +156,7 @@ ZEROHOP_DEVICE_FN Piece load_piece(Word address) {
                  : "memory");
     return piece;
 #else
-    return *reinterpret_cast<const Piece*>(address); // NOLINT(performance-no-int-to-ptr): as above
+    return *reinterpret_cast<const Piece*>(address); // NOLINT(performance-no-int-to-ptr): an address
 #endif
 }
 
@@ -165,7 +165,7 @@ ZEROHOP_DEVICE_FN void store_piece(Word address, Piece piece) {
     asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(piece.words[0]), "l"(piece.words[1])
                  : "memory");
 #else
-    *reinterpret_cast<Piece*>(address) = piece; // NOLINT(performance-no-int-to-ptr): as above
+    *reinterpret_cast<Piece*>(address) = piece; // NOLINT(performance-no-int-to-ptr): an address
 #endif
 }
 
@@ -175,7 +175,7 @@ ZEROHOP_DEVICE_FN void copy_byte(Word target, Word source) {
     asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
     asm volatile("st.global.u8 [%0], %1;" ::"l"(target), "r"(value) : "memory");
 #else
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): as above
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses
     *reinterpret_cast<unsigned char*>(target) = *reinterpret_cast<const unsigned char*>(source);
 #endif
 }
