@@ -42,6 +42,7 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
 
 bool Proxy::poll() {
     bool moved = false;
+    polled_ns_ = now_ns();
     const bool looking = !closed_.load(std::memory_order_relaxed) && looking_.wanted();
     if (looking) {
         moved = take();
@@ -89,7 +90,6 @@ bool Proxy::take() {
         const bool begun = target.items.empty() && begin(entry->peer, item);
         if (begun && item.state == Item::State::ended) {
             ++target.ended;
-            target.untold = true;
         } else {
             target.items.push_back(std::move(item));
             target.begun += begun ? 1 : 0;
@@ -132,7 +132,6 @@ bool Proxy::advance(size_t number) {
     }
     if (ended != 0) {
         target.ended += ended;
-        target.untold = true;
         tell_ended(number);
         crowded_ -= crowded && target.items.size() < kWaiting ? 1 : 0;
         left_.fetch_sub(ended, std::memory_order_release);
@@ -142,9 +141,10 @@ bool Proxy::advance(size_t number) {
 
 void Proxy::tell_ended(size_t number) {
     Target& target = targets_[number];
-    if (target.untold) {
-        target.untold = false;
-        publish(peer_at(number), target.ended);
+    if (target.told != target.ended) {
+        // lose() marks the word, from another thread.
+        __atomic_fetch_add(word_at(peer_at(number)), target.ended - target.told, __ATOMIC_RELEASE);
+        target.told = target.ended;
     }
 }
 
@@ -197,7 +197,7 @@ bool Proxy::begin(size_t number, Item& item) {
         end(number, item, {Status::closed, Reason::lane_closed}, 0); // the memory was revoked, or the lane has failed
         return true;
     }
-    Request request;
+    Request request(polled_ns_);
     request.route = route.get();
     request.remote_offset = target.facts.offset + entry.place;
     request.local_offset = transfers ? locals_[entry.local].offset + entry.source : number * kWordBytes;
@@ -269,6 +269,12 @@ void Proxy::fail(size_t number, Outcome outcome) {
         outcome = targets_[number].failure;
     }
     publish(peer_at(number) + kWordBytes, outcome.status == Status::peer_lost ? kPeerLost : kFailed);
+    mark_failure(number);
+}
+
+// Tells kernels that wait for entries of a peer, or will, that its state says why some have failed.
+void Proxy::mark_failure(size_t number) {
+    __atomic_fetch_or(word_at(peer_at(number)), kFailure, __ATOMIC_RELEASE);
 }
 
 void Proxy::lose(size_t peer) {
@@ -281,6 +287,7 @@ void Proxy::lose(size_t peer) {
         }
     }
     publish(peer_at(peer) + kWordBytes, kPeerLost);
+    mark_failure(peer);
 }
 
 Outcome Proxy::failure(size_t peer) const {
@@ -301,6 +308,7 @@ void Proxy::close(Outcome outcome) {
     publish(ControlLayout::kState, kClosed);
     closed_.store(true, std::memory_order_release);
     for (size_t i = 0; i < targets_.size(); ++i) {
+        mark_failure(i);
         Target& target = targets_[i];
         for (size_t at = target.begun; at < target.items.size(); ++at) {
             end(i, target.items[at], outcome, 0);

@@ -83,7 +83,7 @@ private:
         size_t begun = 0;       // of these, from the first
         size_t open = 0;        // of these, that have not ended
         uint64_t ended = 0;
-        bool untold = false; // kernels do not know of all that have ended
+        uint64_t told = 0; // of these, those that kernels know of
         std::atomic<bool> lost{false};
         Outcome failure;
     };
@@ -96,6 +96,7 @@ private:
     void tell_ended(size_t number);
     void end(size_t number, Item& item, Outcome outcome, uint64_t value);
     void fail(size_t number, Outcome outcome);
+    void mark_failure(size_t number);
     [[nodiscard]] bool place_is_free(uint64_t number) const;
     [[nodiscard]] uint64_t result_at(uint64_t number) const {
         return layout_.results + (number & (slots_ - 1)) * sizeof(Result);
@@ -119,6 +120,7 @@ private:
     std::vector<Target> targets_;
     std::vector<uint64_t> published_ns_; // when a result came to each place
     uint64_t compare_ = 0;               // of the entry before
+    uint64_t polled_ns_ = 0;             // when poll() began: the clock is not read for each entry
     bool compares_ = false;
     size_t crowded_ = 0;          // peers with as many entries as may wait here
     uint64_t empty_looks_ = 0;    // since one that found something

@@ -49,6 +49,7 @@ struct Route {
 enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
 
 struct Request {
+    explicit Request(uint64_t started_ns = now_ns()) : started_ns(started_ns) {}
     Kind kind = Kind::write;
     const Route* route = nullptr;  // of one-sided kinds; lives as long as the call
     std::shared_ptr<Region> local; // of send and recv
@@ -62,7 +63,7 @@ struct Request {
     uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
     uint64_t compare = 0;
     uint64_t deadline_ns = 0; // 0: none
-    uint64_t started_ns = now_ns();
+    uint64_t started_ns;
     // A stream of the user's, by the driver's own number: the transfer begins after everything that is queued on it
     // now. Only lanes whose devices copy can do that.
     std::optional<uint64_t> after_stream;

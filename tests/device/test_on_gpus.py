@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.cuda, pytest.mark.timeout(200)]
 
 
 def run(*command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    path = filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=190)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

@@ -28,7 +28,7 @@ Word at(const std::shared_ptr<Region>& region, uint64_t offset = 0) {
 struct Device {
     Device(Pair& pair, const Reach& reach, uint64_t slots, uint64_t timeout_ns = patience_ns(60 * kSecond))
         : engine(pair.a.engine), layout(1, slots), control(Region::allocate_host(layout.nbytes)),
-          scratch(Region::allocate_host(8)), counters(Region::allocate_host(128)) {
+          scratch(Region::allocate_host(8)), counters(Region::allocate_host(192)) {
         Reach words = reach;
         words.local = scratch;
         words_route = engine->add_route(pair.route(words, reach.remote->nbytes()));
@@ -45,7 +45,7 @@ struct Device {
         queue.fifo = at(control, layout.fifo);
         queue.results = at(control, layout.results);
         queue.head = at(counters);
-        queue.seen = at(counters, 8);
+        queue.seen = at(counters, 64);
         queue.taken = at(control, zd::ControlLayout::kTaken);
         queue.state = at(control, zd::ControlLayout::kState);
         queue.timeout_ns = timeout_ns;
@@ -54,10 +54,10 @@ struct Device {
                           0,
                           reach.remote->nbytes(),
                           kReadWrite,
-                          at(counters, 64),
+                          at(counters, 128),
                           at(control, zd::ControlLayout::kPeers),
                           at(control, zd::ControlLayout::kPeers + 8),
-                          0};
+                          at(counters, 160)};
     }
     ~Device() { engine->close_work(proxy, {Status::closed, Reason::owner_closed}); }
     Device(const Device&) = delete;

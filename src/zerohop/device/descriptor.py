@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LAYOUT: Final = 0x7A65726F686F7002
+LAYOUT: Final = 0x7A65726F686F7003
 PEER: Final = 0  # kernels reach the memory by loads and stores
 PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
 
@@ -21,10 +21,13 @@ _LOCAL_WORDS: Final = 4
 _LOCALS_AT: Final = _QUEUE_WORDS
 _PEERS_AT: Final = _LOCALS_AT + MAX_LOCALS * _LOCAL_WORDS
 DESCRIPTOR_BYTES: Final = (_PEERS_AT + MAX_PEERS * _PEER_WORDS) * _WORD
-# In words of the counters: the head, the entries taken as far as kernels know, and one line further the posted ones.
+# In words of the counters, which kernels change at the same time: the head, the copy of the number of entries taken,
+# and for each peer the entries posted, and the copy of the number of those that ended.
 _HEAD: Final = 0
-_SEEN: Final = 1
-_POSTED: Final = 8
+_SEEN: Final = 8
+_PEERS: Final = 16
+_OF_PEER: Final = 8
+_SEEN_OF_PEER: Final = 4
 
 
 class PeerEntry(NamedTuple):
@@ -65,7 +68,7 @@ class Control(NamedTuple):
 
 def counter_bytes(peers: int) -> int:
     """Return the size of the counters that kernels count in."""
-    return (_POSTED + peers) * _WORD
+    return (_PEERS + peers * _OF_PEER) * _WORD
 
 
 def lay_out(
@@ -105,7 +108,8 @@ def lay_out(
         words[start : start + 4] = local
     for number, peer in enumerate(peers):
         shared = control.peers + number * control.peer_bytes
-        posted = counters + (_POSTED + number) * _WORD
+        posted = counters + (_PEERS + number * _OF_PEER) * _WORD
+        seen = posted + _SEEN_OF_PEER * _WORD
         start = _PEERS_AT + number * _PEER_WORDS
-        words[start : start + 7] = (*peer, posted, shared, shared + _WORD)
+        words[start : start + 8] = (*peer, posted, shared, shared + _WORD, seen)
     return words.tobytes()

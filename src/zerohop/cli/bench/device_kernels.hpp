@@ -24,10 +24,10 @@ struct Places {
     Word inbox;
 };
 
-__device__ Word spin(Word at, Word value) {
+__device__ Word spin(Word at, Word value, bool near) {
     Word spins = 0;
     if (threadIdx.x == 0) {
-        while (zd::platform::look(at) < value && spins < kSpins) {
+        while ((near ? zd::platform::look_near(at) : zd::platform::look(at)) < value && spins < kSpins) {
             ++spins;
         }
     }
@@ -35,7 +35,7 @@ __device__ Word spin(Word at, Word value) {
 }
 
 __device__ Word wait(const zd::Queue* queue, Word inbox, Word value, Word how) {
-    return how == kQueue ? zd::wait_signal(queue, 1, 0, value, 0) : spin(inbox, value);
+    return how == kQueue ? zd::wait_signal(queue, 1, 0, value, 0) : spin(inbox, value, true);
 }
 
 // Both addresses are aligned to 16, and lie in memory of GPUs.
@@ -121,10 +121,11 @@ extern "C" __global__ void put(const zd::Queue* queue, Out* out, Word nbytes, Wo
 
 extern "C" __global__ void post(const zd::Queue* queue, Out* out, Word count, Word nbytes) {
     constexpr auto kThread = zd::Scope::thread;
-    const Word first = (blockIdx.x * blockDim.x + threadIdx.x) * count;
+    const Word threads = gridDim.x * blockDim.x;
+    const Word first = blockIdx.x * blockDim.x + threadIdx.x;
     Word status = zd::kOk;
     for (Word done = 0; done < count && status == zd::kOk; ++done) {
-        const Word at = (first + done) * nbytes;
+        const Word at = (first + done * threads) * nbytes;
         status =
             nbytes == 0 ? zd::fence<kThread>(queue, 0) : zd::put<kThread>(queue, 0, kPayloadAt + at, 0, at, nbytes);
     }
@@ -135,7 +136,6 @@ extern "C" __global__ void post(const zd::Queue* queue, Out* out, Word count, Wo
 }
 
 extern "C" __global__ void turns(const zd::Queue* queue, Out* out, Word rounds, Word how) {
-    constexpr auto kThread = zd::Scope::thread;
     const Places places(queue);
     Word status = zd::kOk;
     Word begun = zd::platform::now_ns();
@@ -144,12 +144,16 @@ extern "C" __global__ void turns(const zd::Queue* queue, Out* out, Word rounds, 
             begun = zd::platform::now_ns();
         }
         if (how == kPlain) {
-            zd::platform::publish(places.source, turn);
-            status = spin(places.inbox, turn);
+            if (threadIdx.x == 0) {
+                zd::platform::publish(places.source, turn);
+            }
+            status = spin(places.inbox, turn, false);
         } else {
-            status = zd::fence<kThread>(queue, 0);
-            status = status == zd::kOk ? zd::flush<kThread>(queue, 0) : status;
+            status = zd::fence(queue, 0);
+            status = status == zd::kOk ? zd::flush(queue, 0) : status;
         }
     }
-    *out = {status, begun, zd::platform::now_ns()};
+    if (threadIdx.x == 0) {
+        *out = {status, begun, zd::platform::now_ns()};
+    }
 }

@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 import zerohop.device.triton as zd
-from zerohop.device.triton.fields import BASE, LOCAL_BASE
 from zerohop.device.triton.transfers import copy
-from zerohop.device.triton.words import local_of, now, peer_of, read, word
+from zerohop.device.triton.words import local_entry, now, peer_entry, word
 
 # How a ping-pong is made: by the Queue's functions; by these, but with a wait that has no time; by addresses alone.
 QUEUE = tl.constexpr(0)
@@ -44,9 +43,9 @@ def _wait(queue, inbox, value, how: tl.constexpr):
 def ping(queue, out, first, base, rounds, nbytes, how: tl.constexpr, block: tl.constexpr):
     """Send all of local 0 to peer 0 in each round, and wait for the same from there."""
     base = base.to(tl.int64)
-    target = read(peer_of(queue, 0), BASE)
-    source = read(local_of(queue, 0), LOCAL_BASE)
-    inbox = read(local_of(queue, 1), LOCAL_BASE)
+    _, target, _, _ = peer_entry(queue, 0)
+    source, _, _, _ = local_entry(queue, 0)
+    inbox, _, _, _ = local_entry(queue, 1)
     status = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int64)
     begun = now()
@@ -74,8 +73,8 @@ def ping(queue, out, first, base, rounds, nbytes, how: tl.constexpr, block: tl.c
 @triton.jit
 def put(queue, out, nbytes, rounds, how: tl.constexpr, block: tl.constexpr):
     """Put a part of local 0 to peer 0 as often as `rounds` says; each program has a part."""
-    target = read(peer_of(queue, 0), BASE)
-    source = read(local_of(queue, 0), LOCAL_BASE)
+    _, target, _, _ = peer_entry(queue, 0)
+    source, _, _, _ = local_entry(queue, 0)
     share = (nbytes // tl.num_programs(0) // 16 * 16).to(tl.int64)
     begin = tl.program_id(0) * share
     if tl.program_id(0) == tl.num_programs(0) - 1:
@@ -115,8 +114,8 @@ def post(queue, out, count, nbytes):
 @triton.jit
 def turns(queue, out, rounds, how: tl.constexpr):
     """Ask the host for something in each round, and wait for its answer: a fence, or a word that it echoes."""
-    asked = read(local_of(queue, 0), LOCAL_BASE)
-    answered = read(local_of(queue, 1), LOCAL_BASE)
+    asked, _, _, _ = local_entry(queue, 0)
+    answered, _, _, _ = local_entry(queue, 1)
     status = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int64)
     begun = now()

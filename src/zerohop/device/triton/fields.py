@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import triton.language as tl
 
-# These words are the Queue's. FIFO, RESULTS, HEAD, SEEN, TAKEN and STATE are addresses.
+# These words are the Queue's. FIFO and the three words behind it are read together: RESULTS, HEAD and that of the copy
+# of TAKEN. All these and STATE are addresses.
 PEER_COUNT = tl.constexpr(1)
-LOCAL_COUNT = tl.constexpr(2)
 SLOTS = tl.constexpr(3)
 FIFO = tl.constexpr(4)
 RESULTS = tl.constexpr(5)
 HEAD = tl.constexpr(6)
-SEEN = tl.constexpr(7)
 TAKEN = tl.constexpr(8)
 STATE = tl.constexpr(9)
 TIMEOUT_NS = tl.constexpr(10)
 
-# These are a local's, and then a peer's. POSTED, ENDED and PEER_STATE are addresses.
-LOCAL_BASE = tl.constexpr(0)
-LOCAL_NBYTES = tl.constexpr(1)
-LOCAL_RIGHTS = tl.constexpr(2)
-LOCAL_ON_HOST = tl.constexpr(3)
+# These are a peer's. POSTED, ENDED, PEER_STATE and PEER_SEEN are addresses.
 MODE = tl.constexpr(0)
-BASE = tl.constexpr(1)
-NBYTES = tl.constexpr(2)
-RIGHTS = tl.constexpr(3)
 POSTED = tl.constexpr(4)
 ENDED = tl.constexpr(5)
 PEER_STATE = tl.constexpr(6)
+PEER_SEEN = tl.constexpr(7)
+
+# In POSTED, ENDED and PEER_SEEN: something has failed. In SEEN and PEER_SEEN: a program is about to renew the copy.
+FAILURE = tl.constexpr(-(1 << 63))
+RENEWED = tl.constexpr(1 << 62)
 
 # Byte offsets of the tables in a descriptor, the size of an entry, and how many there is room for.
 LOCALS_AT = tl.constexpr(128)

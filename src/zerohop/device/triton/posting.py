@@ -5,21 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import FIFO, HEAD, POSTED, RESULTS, SEEN, SLOTS, STATE, TAKEN, TIMEOUT_NS
-from zerohop.device.triton.words import (
-    FAILED,
-    OK,
-    TIMED_OUT,
-    agreed,
-    as_word,
-    look,
-    now,
-    peer_of,
-    read,
-    state_by,
-    wait_for,
-    word,
-)
+from zerohop.device.triton.fields import FIFO, POSTED, RENEWED, RESULTS, SLOTS, STATE, TAKEN
+from zerohop.device.triton.waits import follow, wait_for
+from zerohop.device.triton.words import FAILED, OK, TIMED_OUT, agreed, as_word, look, peer_of, read, read_four, word
 
 PUT = tl.constexpr(1)
 GET = tl.constexpr(2)
@@ -36,53 +24,53 @@ _VALUE = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
-def _wait_for_room(queue, index, slots):
+def _wait_for_room(queue, seen_at, index, slots):
     """Wait until the slot of an entry is free, as long as the host takes entries."""
     status = as_word(OK)
-    seen_at = read(queue, SEEN)
-    taken = agreed(look(seen_at))
+    taken = tl.atomic_add(word(seen_at, 0), 0, sem="acquire", scope="gpu") & ~RENEWED
     if index - taken >= slots:
-        until = now() + read(queue, TIMEOUT_NS)
-        while (index - taken >= slots) & (status == OK):
-            latest = agreed(look(read(queue, TAKEN)))
-            if latest != taken:
-                until = now() + read(queue, TIMEOUT_NS)
-            taken = latest
-            status = state_by(queue, -1, until)
-        if (status == TIMED_OUT) & (index - taken >= slots):
+        status, _ = follow(queue, -1, read(queue, TAKEN), seen_at, index - slots + 1, True)
+        if status == TIMED_OUT:
             # The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
             tl.store(word(read(queue, STATE), 0), status)
-        tl.store(word(seen_at, 0), taken)
     return status
 
 
 @triton.jit
-def _write_entry(queue, index, slots, first, second):
+def _write_entry(fifo, index, slots, first, second):
     # Plain stores will do, as GPUs write words of 64 bits at once: `_claim` has ordered them behind all that the
     # program has done, and each word tells by its highest bit whether it is there.
     lap = as_word(0)
     if (index & slots) == 0:
         lap = as_word(_LAP)
-    at = read(queue, FIFO) + (index & (slots - 1)) * 16
-    tl.store(word(at, 0), first | lap)
-    tl.store(word(at, 1), second | lap)
+    at = fifo + (index & (slots - 1)) * 16
+    which = tl.arange(0, 2)  # one write over PCIe
+    tl.store(word(at, which), tl.where(which == 0, first, second) | lap)
 
 
 @triton.jit
 def _claim(queue, peer_at, count: tl.constexpr):
-    """Take slots for entries, after everything that the program has done; return the status and the last index."""
+    """Take slots for entries, after everything that the program has done.
+
+    Returns:
+        the status, the last index, the address of the FIFO and the number of its slots.
+    """
+    fifo, _, head_at, seen_at = read_four(queue + FIFO * 8)
+    slots = read(queue, SLOTS)
+    posted_at = read(peer_at, POSTED)
     tl.debug_barrier()
-    tl.atomic_add(word(read(peer_at, POSTED), 0), count, sem="acq_rel", scope="sys")
-    index = tl.atomic_add(word(read(queue, HEAD), 0), count, sem="relaxed", scope="gpu") + (count - 1)
-    return _wait_for_room(queue, index, read(queue, SLOTS)), index
+    index = tl.atomic_add(word(head_at, 0), count, sem="relaxed", scope="gpu") + (count - 1)
+    status = _wait_for_room(queue, seen_at, index, slots)
+    tl.atomic_add(word(posted_at, 0), count, sem="release", scope="sys")
+    return status, index, fifo, slots
 
 
 @triton.jit
 def post(queue, peer_at, first, second):
     """Post one entry; return the status and its index."""
-    status, index = _claim(queue, peer_at, 1)
+    status, index, fifo, slots = _claim(queue, peer_at, 1)
     if status == OK:
-        _write_entry(queue, index, read(queue, SLOTS), first, second)
+        _write_entry(fifo, index, slots, first, second)
     return status, index
 
 
@@ -103,13 +91,12 @@ def post_value(queue, peer, op: tl.constexpr, offset, value):
 @triton.jit
 def post_pair(queue, peer, offset, wanted, new):
     """Post both entries of a compare_swap, one behind the other; return the status and the index of the second."""
-    status, index = _claim(queue, peer_of(queue, peer), 2)
+    status, index, fifo, slots = _claim(queue, peer_of(queue, peer), 2)
     if status == OK:
-        slots = read(queue, SLOTS)
         first = head(COMPARE, peer, offset) | ((wanted >> 63) & 1)
-        _write_entry(queue, index - 1, slots, first, wanted & _VALUE)
+        _write_entry(fifo, index - 1, slots, first, wanted & _VALUE)
         second = head(COMPARE_SWAP, peer, offset) | ((new >> 63) & 1)
-        _write_entry(queue, index, slots, second, new & _VALUE)
+        _write_entry(fifo, index, slots, second, new & _VALUE)
     return status, index
 
 

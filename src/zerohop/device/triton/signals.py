@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import BASE, LOCAL_BASE, LOCAL_NBYTES, LOCAL_ON_HOST, MODE
 from zerohop.device.triton.posting import ADD, FETCH_ADD, PUT, SET, post_pair, post_value, result
 from zerohop.device.triton.transfers import is_transfer, transfer
+from zerohop.device.triton.waits import wait_for
 from zerohop.device.triton.words import (
     OK,
     PEER,
@@ -15,14 +15,11 @@ from zerohop.device.triton.words import (
     WRITE,
     as_word,
     fits,
-    is_local,
     is_peer,
     is_word,
-    local_of,
-    peer_of,
-    read,
+    local_entry,
+    peer_entry,
     refuse,
-    wait_for,
     word,
 )
 
@@ -48,11 +45,10 @@ def _send(queue, peer, mode, base, offset, value, add: tl.constexpr):
 @triton.jit
 def signal(queue, peer, offset, value, add: tl.constexpr = False):
     """Set a peer's 8-byte word to ``value``, or add it, after all that this program has put there before is there."""
-    rights: tl.constexpr = READ | WRITE if add else WRITE
-    mode = read(peer_of(queue, peer), MODE)
-    base = read(peer_of(queue, peer), BASE)
+    wanted: tl.constexpr = READ | WRITE if add else WRITE
+    mode, base, nbytes, rights = peer_entry(queue, peer)
     status = as_word(OK)
-    if is_word(queue, peer, offset, rights):
+    if is_word(base, nbytes, rights, offset, wanted):
         status = _send(queue, peer, mode, base, offset, value, add)
     else:
         status = refuse(queue, peer)
@@ -74,13 +70,12 @@ def put_signal(
 ):
     """Put, and then `signal` at ``signal_offset`` of the same peer's memory. Both are refused, or none."""
     there, here, length = as_word(dst_offset), as_word(src_offset), as_word(nbytes)
-    rights: tl.constexpr = READ | WRITE if add else WRITE
-    mode = read(peer_of(queue, peer), MODE)
-    base = read(peer_of(queue, peer), BASE)
-    local_base = read(local_of(queue, local), LOCAL_BASE)
+    wanted: tl.constexpr = READ | WRITE if add else WRITE
+    mode, base, peer_nbytes, rights = peer_entry(queue, peer)
+    local_base, local_nbytes, local_rights, _ = local_entry(queue, local)
     status = as_word(OK)
-    may = is_transfer(queue, peer, PUT, there, local, here, length) & is_word(queue, peer, signal_offset, rights)
-    if may:
+    may = is_transfer(PUT, there, peer_nbytes, rights, here, local_nbytes, local_rights, length)
+    if may & is_word(base, peer_nbytes, rights, signal_offset, wanted):
         status = transfer(queue, peer, mode, base, PUT, there, local, local_base, here, length, block)
         if status == OK:
             status = _send(queue, peer, mode, base, signal_offset, value, add)
@@ -97,13 +92,13 @@ def wait_signal(queue, local, offset, value, peer=-1):
     ``peer``; -1: of none.
     """
     status = as_word(OK)
-    local_at = local_of(queue, local)
-    at = read(local_at, LOCAL_BASE) + offset
-    inside = is_local(queue, local) & fits(offset, 8, read(local_at, LOCAL_NBYTES)) & (at % 8 == 0)
+    base, nbytes, rights, on_host = local_entry(queue, local)
+    at = base + offset
+    inside = fits(offset, 8, nbytes) & (at % 8 == 0) & (rights != 0)
     if (not inside) | ((peer != -1) & (not is_peer(queue, peer))):
         status = refuse(queue, -1)
     else:
-        status = wait_for(queue, peer, at, value, read(local_at, LOCAL_ON_HOST))
+        status = wait_for(queue, peer, at, value, on_host)
     return status
 
 
@@ -112,12 +107,12 @@ def fetch_add(queue, peer, offset, value):
     """Add to a peer's 8-byte word; return the status, and the value from before."""
     status = as_word(OK)
     old = as_word(0)
-    peer_at = peer_of(queue, peer)
-    if not is_word(queue, peer, offset, READ | WRITE):
+    mode, base, nbytes, rights = peer_entry(queue, peer)
+    if not is_word(base, nbytes, rights, offset, READ | WRITE):
         status = refuse(queue, peer)
-    elif read(peer_at, MODE) == PEER:
+    elif mode == PEER:
         tl.debug_barrier()
-        old = tl.atomic_add(word(read(peer_at, BASE) + offset, 0), as_word(value), sem="acq_rel", scope="sys")
+        old = tl.atomic_add(word(base + offset, 0), as_word(value), sem="acq_rel", scope="sys")
     else:
         status, index = post_value(queue, peer, FETCH_ADD, offset, value)
         if status == OK:
@@ -130,14 +125,14 @@ def compare_swap(queue, peer, offset, expected, desired):
     """Set a peer's 8-byte word to ``desired`` if it is ``expected``; return the status, and the value from before."""
     status = as_word(OK)
     old = as_word(0)
-    peer_at = peer_of(queue, peer)
+    mode, base, nbytes, rights = peer_entry(queue, peer)
     wanted = as_word(expected)
     new = as_word(desired)
-    if not is_word(queue, peer, offset, READ | WRITE):
+    if not is_word(base, nbytes, rights, offset, READ | WRITE):
         status = refuse(queue, peer)
-    elif read(peer_at, MODE) == PEER:
+    elif mode == PEER:
         tl.debug_barrier()
-        old = tl.atomic_cas(word(read(peer_at, BASE) + offset, 0), wanted, new, sem="acq_rel", scope="sys")
+        old = tl.atomic_cas(word(base + offset, 0), wanted, new, sem="acq_rel", scope="sys")
     else:
         status, index = post_pair(queue, peer, offset, wanted, new)
         if status == OK:

@@ -5,34 +5,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import (
-    BASE,
-    ENDED,
-    LOCAL_BASE,
-    LOCAL_NBYTES,
-    LOCAL_RIGHTS,
-    MODE,
-    NBYTES,
-    PEER_COUNT,
-    RIGHTS,
-)
+from zerohop.device.triton.fields import ENDED, FAILURE, MODE, PEER_COUNT, PEER_SEEN, POSTED
 from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, post, post_value
+from zerohop.device.triton.waits import follow
 from zerohop.device.triton.words import (
+    FAILED,
     OK,
     PEER,
     READ,
     WRITE,
+    agreed,
     as_word,
     fits,
-    is_local,
     is_peer,
-    local_of,
-    order,
+    local_entry,
+    look,
+    peer_entry,
     peer_of,
     read,
     refuse,
     state_of,
-    wait_for,
+    word,
 )
 
 
@@ -41,16 +34,16 @@ def copy(target, source, nbytes, block: tl.constexpr):
     """Copy bytes between two addresses, which the GPU reaches both; by words where both are aligned to 16."""
     at = tl.arange(0, block)
     if (target | source) % 16 == 0:
-        to = tl.multiple_of(target, 16)
-        of = tl.multiple_of(source, 16)
-        words = nbytes // 8
-        start = words * 0
-        while start < words:
-            mask = start + at < words
-            value = tl.load((of + start * 8).to(tl.pointer_type(tl.int64)) + at, mask=mask, volatile=True)
-            tl.store((to + start * 8).to(tl.pointer_type(tl.int64)) + at, value, mask=mask)
-            start += block
-        rest = words * 8 + tl.arange(0, 8)
+        # Counted in pieces of 16 bytes, so that the compiler knows that a thread may move two words at once.
+        pieces = nbytes // 16
+        piece = pieces * 0
+        while piece < pieces:
+            mask = piece * 2 + at < pieces * 2
+            to = tl.multiple_of((target + piece * 16).to(tl.pointer_type(tl.int64)), 16)
+            of = tl.multiple_of((source + piece * 16).to(tl.pointer_type(tl.int64)), 16)
+            tl.store(to + at, tl.load(of + at, mask=mask, volatile=True), mask=mask)
+            piece += block // 2
+        rest = pieces * 16 + tl.arange(0, 16)
         mask = rest < nbytes
         value = tl.load(source.to(tl.pointer_type(tl.int8)) + rest, mask=mask, volatile=True)
         tl.store(target.to(tl.pointer_type(tl.int8)) + rest, value, mask=mask)
@@ -64,21 +57,17 @@ def copy(target, source, nbytes, block: tl.constexpr):
 
 
 @triton.jit
-def is_transfer(queue, peer, op: tl.constexpr, there, local, here, nbytes):
+def is_transfer(op: tl.constexpr, there, peer_nbytes, peer_rights, here, local_nbytes, local_rights, nbytes):
     """Tell whether both ranges lie within their memory, and its rights allow the transfer."""
-    peer_at = peer_of(queue, peer)
-    local_at = local_of(queue, local)
-    known = is_peer(queue, peer) & is_local(queue, local)
-    inside = fits(there, nbytes, read(peer_at, NBYTES)) & fits(here, nbytes, read(local_at, LOCAL_NBYTES))
+    inside = fits(there, nbytes, peer_nbytes) & fits(here, nbytes, local_nbytes)
     of_peer: tl.constexpr = READ if op == GET else WRITE
     of_local: tl.constexpr = WRITE if op == GET else READ
-    may = ((read(peer_at, RIGHTS) & of_peer) != 0) & ((read(local_at, LOCAL_RIGHTS) & of_local) != 0)
-    return known & inside & may
+    return inside & ((peer_rights & of_peer) != 0) & ((local_rights & of_local) != 0)
 
 
 @triton.jit
 def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base, here, nbytes, block: tl.constexpr):
-    """Carry out a transfer that `is_transfer` has allowed, or post it. ``mode`` and the bases: from the descriptor."""
+    """Carry out a transfer that `is_transfer` has allowed, or post it. ``mode`` and the bases: from the entries."""
     status = as_word(OK)
     if mode == PEER:
         # All threads' stores come before the copy, and no constant length leaves a loop that never runs: Triton's
@@ -104,12 +93,10 @@ def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base
 @triton.jit
 def _checked(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, nbytes, block: tl.constexpr):
     there, here, length = as_word(peer_offset), as_word(local_offset), as_word(nbytes)
-    # All that a transfer needs is read before the first branch, at once: after a wait it lies in no near cache.
-    mode = read(peer_of(queue, peer), MODE)
-    base = read(peer_of(queue, peer), BASE)
-    local_base = read(local_of(queue, local), LOCAL_BASE)
+    mode, base, peer_nbytes, peer_rights = peer_entry(queue, peer)
+    local_base, local_nbytes, local_rights, _ = local_entry(queue, local)
     status = as_word(OK)
-    if is_transfer(queue, peer, op, there, local, here, length):
+    if is_transfer(op, there, peer_nbytes, peer_rights, here, local_nbytes, local_rights, length):
         status = transfer(queue, peer, mode, base, op, there, local, local_base, here, length, block)
     else:
         status = refuse(queue, peer)
@@ -129,6 +116,12 @@ def get(queue, peer, src_offset, local, dst_offset, nbytes, block: tl.constexpr 
 
 
 @triton.jit
+def _order(peer_at):
+    """Order all that the program has done before all that it does next, for the system; return the entries posted."""
+    return tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="acq_rel", scope="sys")
+
+
+@triton.jit
 def flush(queue, peer):
     """Wait until everything that was posted to a peer by now is there, and gets have arrived."""
     status = as_word(OK)
@@ -136,12 +129,21 @@ def flush(queue, peer):
         status = refuse(queue, peer)
     else:
         peer_at = peer_of(queue, peer)
-        posted = order(peer_at)
-        if read(peer_at, MODE) != PEER:
-            status = wait_for(queue, peer, read(peer_at, ENDED), posted, 1)
-        if status == OK:
-            # A failure is seen before the entries that it has ended.
+        ended_at = read(peer_at, ENDED)
+        tl.debug_barrier()
+        found = as_word(0)
+        if read(peer_at, MODE) == PEER:
+            found = _order(peer_at)
+            if found >= 0:
+                found = agreed(look(ended_at))
+        else:
+            found = tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu")
+            if found >= 0:
+                status, found = follow(queue, peer, ended_at, read(peer_at, PEER_SEEN), found, False)
+        if (status == OK) & ((found & FAILURE) != 0):
             status = state_of(queue, peer)
+            if status == OK:
+                status = as_word(FAILED)
     return status
 
 
@@ -166,7 +168,8 @@ def fence(queue, peer):
     if not is_peer(queue, peer):
         status = refuse(queue, peer)
     elif read(peer_at, MODE) == PEER:
-        order(peer_at)
+        tl.debug_barrier()
+        _order(peer_at)
     else:
         status, _ = post_value(queue, peer, FENCE, 0, 0)
     return status

@@ -1,4 +1,4 @@
-"""Reads, orders and waits for the words that kernels and the host share."""
+"""Reads the words that kernels and the host share, and checks calls of kernels by them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,17 @@ from triton.language.extra import cuda, hip
 from triton.language.target_info import is_hip
 
 from zerohop.device.triton.fields import (
-    BASE,
+    FAILURE,
     LOCAL_BYTES,
-    LOCAL_COUNT,
     LOCALS_AT,
     MAX_LOCALS,
     MAX_PEERS,
-    NBYTES,
     PEER_BYTES,
     PEER_COUNT,
     PEER_STATE,
     PEERS_AT,
     POSTED,
-    RIGHTS,
-    SEEN,
     STATE,
-    TIMEOUT_NS,
 )
 
 OK = tl.constexpr(0)
@@ -37,8 +32,6 @@ PEER = tl.constexpr(0)
 READ = tl.constexpr(1)
 WRITE = tl.constexpr(2)
 
-# Looks between two at the clock and at words of the host, which take longer than a look at the GPU's own memory.
-_SPINS = tl.constexpr(64)
 _MOST_THREADS = tl.constexpr(1024)  # of a program
 
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
@@ -51,6 +44,12 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
     def agreed(number):
         """Return the number: one thread runs the program."""
         return number
+
+    @triton.jit
+    def read_four(address):
+        """Read the words of an entry, which nobody changes."""
+        at = address.to(tl.pointer_type(tl.int64))
+        return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
 
 else:
 
@@ -75,6 +74,27 @@ else:
         else:
             largest = tl.max(number + tl.zeros((cuda.num_threads(),), number.dtype), 0)
         return largest
+
+    @triton.jit
+    def read_four(address):
+        """Read the words of an entry, which nobody changes, at once.
+
+        After a wait a program has nothing in its first cache, and each word for itself takes 0.2 µs: the compiler
+        loads one where it is used.
+        """
+        if is_hip():
+            at = address.to(tl.pointer_type(tl.int64))
+            first, second, third, fourth = tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+        else:
+            first, second, third, fourth = tl.inline_asm_elementwise(
+                "ld.global.nc.v2.b64 {$0, $1}, [$4]; ld.global.nc.v2.b64 {$2, $3}, [$4+16];",
+                "=&l,=&l,=&l,=&l,l",
+                [address],
+                dtype=(tl.int64, tl.int64, tl.int64, tl.int64),
+                is_pure=False,
+                pack=1,
+            )
+        return first, second, third, fourth
 
 
 @triton.jit
@@ -114,15 +134,25 @@ def peer_of(queue, peer):
 
 
 @triton.jit
-def is_local(queue, local):
-    """Tell whether there is a local of this number."""
-    return (local >= 0) & (local < read(queue, LOCAL_COUNT))
-
-
-@triton.jit
 def local_of(queue, local):
     """Return the address of a local's entry; of some other one's if there is no such local."""
     return queue + LOCALS_AT + (as_word(local) & (MAX_LOCALS - 1)) * LOCAL_BYTES
+
+
+@triton.jit
+def peer_entry(queue, peer):
+    """Return how a peer is reached, where its memory begins, its length and rights. No such peer has no rights."""
+    mode, base, nbytes, rights = read_four(peer_of(queue, peer))
+    number = as_word(peer)
+    return mode, base, nbytes, tl.where((number >= 0) & (number < MAX_PEERS), rights, 0)
+
+
+@triton.jit
+def local_entry(queue, local):
+    """Return where a local begins, its length, rights, and whether it is the host's. No such local has no rights."""
+    base, nbytes, rights, on_host = read_four(local_of(queue, local))
+    number = as_word(local)
+    return base, nbytes, tl.where((number >= 0) & (number < MAX_LOCALS), rights, 0), on_host
 
 
 @triton.jit
@@ -149,72 +179,27 @@ def state_by(queue, peer, until):
 
 
 @triton.jit
-def order(peer_at):
-    """Order all that the program has done before all that it does next, for the whole system.
-
-    Returns:
-        the number of entries that were posted to the peer by now.
-    """
-    tl.debug_barrier()
-    return tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="acq_rel", scope="sys")
-
-
-@triton.jit
 def fits(offset, nbytes, limit):
     """Tell whether a range lies within so many bytes."""
     return (offset >= 0) & (nbytes >= 0) & (offset <= limit) & (nbytes <= limit - offset)
 
 
 @triton.jit
-def is_word(queue, peer, offset, rights: tl.constexpr):
-    """Tell whether a peer has an aligned word at an offset, and the handle gives these rights."""
-    peer_at = peer_of(queue, peer)
-    inside = is_peer(queue, peer) & fits(offset, 8, read(peer_at, NBYTES)) & ((read(peer_at, BASE) + offset) % 8 == 0)
-    return inside & ((read(peer_at, RIGHTS) & rights) == rights)
+def is_word(base, nbytes, rights, offset, wanted: tl.constexpr):
+    """Tell whether memory has an aligned word at an offset, and gives the rights that are wanted."""
+    return fits(offset, 8, nbytes) & ((base + offset) % 8 == 0) & ((rights & wanted) == wanted)
 
 
 @triton.jit
 def refuse(queue, peer):
     """Note, for the host and for all waits, that a call of a kernel cannot be right; return FAILED."""
     at = read(queue, STATE)
+    first, last = as_word(0), read(queue, PEER_COUNT)  # no peer: of all
     if is_peer(queue, peer):
         at = read(peer_of(queue, peer), PEER_STATE)
+        first, last = as_word(peer), as_word(peer) + 1
     tl.store(word(at, 0), FAILED)
+    while first < last:
+        tl.atomic_or(word(read(peer_of(queue, first), POSTED), 0), FAILURE, sem="relaxed", scope="gpu")
+        first += 1
     return as_word(FAILED)
-
-
-@triton.jit
-def _has_reached(address, wanted, on_host):
-    # Triton makes a load of an addition of 0, and gives all threads what one has read. Where it makes no load, a GPU's
-    # atomic may undo what the host writes.
-    reached = tl.full((), 0, tl.int32)
-    if on_host == 0:
-        reached = (tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys") >= wanted).to(tl.int32)
-    else:
-        reached = agreed((look(address) >= wanted).to(tl.int32))
-    return reached
-
-
-@triton.jit
-def wait_for(queue, peer, address, number, on_host):
-    """Wait until a word that others change is ``number`` or more, or no wait can succeed; return the status."""
-    status = as_word(OK)
-    wanted = as_word(number)
-    until = now() + read(queue, TIMEOUT_NS)
-    reached = tl.full((), 0, tl.int32)
-    last = tl.full((), 0, tl.int32)
-    # One look more after the reason to stop: what was waited for may have come with it.
-    while (reached == 0) & (last == 0):
-        last = (status != OK).to(tl.int32)
-        spins = tl.full((), 0, tl.int32)
-        while (reached == 0) & (spins < _SPINS):
-            reached = _has_reached(address, wanted, on_host)
-            spins += 1
-        if (reached == 0) & (last == 0):
-            status = state_by(queue, peer, until)
-    if reached != 0:
-        status = as_word(OK)
-    if on_host != 0:
-        tl.atomic_add(word(read(queue, SEEN), 0), 0, sem="acq_rel", scope="sys")
-    tl.debug_barrier()
-    return status

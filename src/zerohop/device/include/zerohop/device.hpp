@@ -77,7 +77,7 @@ ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word o
     }
     Word status = kOk;
     if (platform::is_first<kScope>()) {
-        status = detail::wait_for(queue, peer, local.base + offset, value);
+        status = detail::wait_for(queue, peer, local.base + offset, value, local.on_host == 0);
     }
     return platform::agree<kScope>(status);
 }
@@ -91,12 +91,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue*
     platform::barrier<kScope>();
     Word status = kOk;
     if (platform::is_first<kScope>()) {
-        const Word posted = platform::add(peer.posted, 0);
-        if (peer.mode != kPeer) {
-            status = detail::wait_for(queue, peer, peer.ended, posted);
-        }
-        // A failure is seen before the entries that it has ended.
-        status = status == kOk ? detail::state_of(queue, peer) : status;
+        status = detail::end_of_posted(queue, peer);
     }
     return platform::agree<kScope>(status);
 }
@@ -121,7 +116,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
     Word status = kOk;
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
-            (void)platform::add(peer.posted, 0);
+            platform::order();
         } else {
             const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
             status = detail::post(queue, peer, &entry, 1).status;

@@ -45,6 +45,12 @@ ZEROHOP_DEVICE_FN bool exists(const Peer& peer) {
 ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer& peer) {
     if (queue->layout == kLayout) {
         platform::publish(exists(peer) ? peer.state : queue->state, kFailed);
+        for (Word i = 0; !exists(peer) && i < queue->peer_count; ++i) {
+            (void)platform::mark(queue->peers[i].posted, kFailure);
+        }
+        if (exists(peer)) {
+            (void)platform::mark(peer.posted, kFailure);
+        }
     }
     return kFailed;
 }
@@ -66,19 +72,20 @@ ZEROHOP_DEVICE_FN bool is_transfer(Op op, const Peer& peer, Word there, const Lo
            ((peer.rights & (put ? kWrite : kRead)) != 0) & ((local.rights & (put ? kRead : kWrite)) != 0);
 }
 
-ZEROHOP_DEVICE_FN bool reached(Word address, Word number) { // as signed numbers
-    return static_cast<long long>(platform::look(address)) >= static_cast<long long>(number);
+ZEROHOP_DEVICE_FN bool reached(Word address, Word number, bool near) { // as signed numbers
+    const Word found = near ? platform::look_near(address) : platform::look(address);
+    return static_cast<long long>(found) >= static_cast<long long>(number);
 }
 
-// Waits until a word that others change is a number or more.
-ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer& peer, Word address, Word number) {
+// Waits until a word that others change is a number or more. `near`: it is in memory of this device.
+ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer& peer, Word address, Word number, bool near) {
     // Looks between two at the clock and at words of the host, which take longer.
     constexpr unsigned kSpins = 64;
     const Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
     for (;;) {
         ZEROHOP_NO_UNROLL
         for (unsigned spins = 0; spins < kSpins; ++spins) {
-            if (reached(address, number)) {
+            if (reached(address, number, near)) {
                 return kOk;
             }
             platform::relax();
@@ -88,57 +95,125 @@ ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer& peer, Word addre
             status = kTimedOut;
         }
         if (status != kOk) {
-            return reached(address, number) ? kOk : status;
+            return reached(address, number, near) ? kOk : status;
         }
     }
 }
 
+ZEROHOP_DEVICE_FN bool says(Word value, Word number) { // enough, or that something has failed
+    return (value & kFailure) != 0 || value >= number;
+}
+
+// Waits until a word in which the host counts says enough; gives what it says.
+//
+// One of all kernels that wait for the word looks at it. It keeps a copy in the memory of the device for the others:
+// looks of them all over PCIe would leave no room for their entries. `renews`: the time begins anew when the host has
+// counted on.
+ZEROHOP_DEVICE_FN Found follow(const Queue* queue, const Peer& peer, Word host, Word copy, Word number, bool renews) {
+    constexpr unsigned kSpins = 64;
+    Word value = platform::mark(copy, kRenewed);
+    bool looks = (value & kRenewed) == 0;
+    Word status = kOk;
+    if (!says(value & ~kRenewed, number)) {
+        Word begun_with = value;
+        Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
+        ZEROHOP_NO_UNROLL
+        for (unsigned spins = 1;; ++spins) {
+            // One loop for both: threads of a warp may have to take their turns together.
+            if (looks) {
+                const Word found = platform::look(host);
+                if (found != value && !says(found, number)) {
+                    platform::publish_near(copy, found | kRenewed);
+                }
+                value = found;
+            } else {
+                value = platform::look_near(copy);
+                looks = (value & kRenewed) == 0 && platform::swap_if(copy, value, value | kRenewed) == value;
+            }
+            if (says(value & ~kRenewed, number)) {
+                break;
+            }
+            platform::relax();
+            if (spins % kSpins != 0) {
+                continue;
+            }
+            if (renews && ((value ^ begun_with) & ~kRenewed) != 0) {
+                begun_with = value;
+                until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
+            }
+            // One of them is enough to look at states, too.
+            status = looks ? state_of(queue, peer) : kOk;
+            if (status == kOk && platform::now_ns() > until) {
+                status = kTimedOut;
+            }
+            if (status != kOk) {
+                value = platform::look(host);
+                status = says(value, number) ? kOk : status;
+                break;
+            }
+        }
+    }
+    if (looks) {
+        platform::publish_near(copy, value & ~kRenewed);
+    }
+    return {status, value & ~kRenewed};
+}
+
 // --- entries; one thread ---------------------------------------------------------------------------------------------
 
-ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index) {
-    if (index - platform::look(platform::read_once(&queue->seen)) < platform::read_once(&queue->slots)) {
+// `taken`: entries that were taken out, from an earlier look.
+ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index, Word taken) {
+    const Word slots = platform::read_once(&queue->slots);
+    if (index - (taken & ~kRenewed) < slots) {
         return kOk;
     }
-    Word taken = platform::look(platform::read_once(&queue->taken));
-    Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
-    while (index - taken >= platform::read_once(&queue->slots)) {
-        platform::relax();
-        Word status = platform::look(queue->state);
-        const Word now = platform::look(platform::read_once(&queue->taken));
-        if (now != taken) { // the host takes entries, however many others wait for slots
-            taken = now;
-            until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
-        } else if (status == kOk && platform::now_ns() > until) {
-            // The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
-            status = kTimedOut;
-            platform::publish(queue->state, status);
-        }
-        if (status != kOk) {
-            return status;
-        }
+    // The host takes entries, however many others wait for slots.
+    const Word status = follow(queue, Peer{}, platform::read_once(&queue->taken), platform::read_once(&queue->seen),
+                               index - slots + 1, true)
+                            .status;
+    if (status == kTimedOut) {
+        // The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
+        platform::publish(queue->state, status);
     }
-    platform::publish(platform::read_once(&queue->seen), taken);
-    return kOk;
+    return status;
 }
 
 ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) {
     const Word at =
         platform::read_once(&queue->fifo) + (index & (platform::read_once(&queue->slots) - 1)) * sizeof(Entry);
     const Word lap = lap_of(index, platform::read_once(&queue->slots));
-    platform::note(at, entry.first | lap);
-    platform::note(at + sizeof(Word), entry.second | lap);
+    platform::note_pair(at, entry.first | lap, entry.second | lap);
 }
 
 // `count`: 1 or 2 entries. Gives the index of the last one.
 ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
-    platform::order(); // the host sees the entry after the bytes that it tells of
+    // These are under way while order() waits.
     (void)platform::count(peer.posted, count);
     const Word index = platform::count(platform::read_once(&queue->head), count);
-    const Word status = wait_for_room(queue, index + count - 1);
+    const Word taken = platform::peek(platform::read_once(&queue->seen));
+    platform::order(); // the host sees the entry after the bytes that it tells of
+    const Word status = wait_for_room(queue, index + count - 1, taken);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);
     }
     return {status, index + count - 1};
+}
+
+// Waits until all that was posted to a peer has ended.
+ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, const Peer& peer) {
+    if (peer.mode == kPeer) {
+        platform::order();
+    }
+    Found found{kOk, platform::count(peer.posted, 0)};
+    if ((found.value & kFailure) == 0) {
+        found = peer.mode == kPeer ? Found{kOk, platform::look(peer.ended)}
+                                   : follow(queue, peer, peer.ended, peer.seen, found.value, false);
+    }
+    if (found.status == kOk && (found.value & kFailure) != 0) {
+        const Word status = state_of(queue, peer);
+        return status == kOk ? kFailed : status;
+    }
+    return found.status;
 }
 
 ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found posted) {
@@ -148,7 +223,7 @@ ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found poste
     // Until it is read the host puts no other result there. That of an earlier entry may still stand there.
     const Word at = platform::read_once(&queue->results) +
                     (posted.value & (platform::read_once(&queue->slots) - 1)) * sizeof(Result);
-    const Word status = wait_for(queue, peer, at + sizeof(Word), posted.value + 1);
+    const Word status = wait_for(queue, peer, at + sizeof(Word), posted.value + 1, false);
     if (status != kOk) {
         return {status, 0};
     }

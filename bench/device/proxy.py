@@ -1,6 +1,6 @@
 """Measures how many entries a second the proxy of a Queue takes out of a full FIFO, and carries out.
 
-    python bench/device_proxy.py [--rounds N] [--provider shm|tcp]
+    python bench/device/proxy.py [--rounds N] [--provider shm|tcp]
 
 No kernel runs: the FIFO is filled beforehand, and the time is that from the moment at which the Queue becomes active
 until the last entry has ended. The peer is another process. Of puts, every byte is compared.
