@@ -21,9 +21,10 @@ LANGUAGES: Final = ("triton", "c++")
 FEW_BLOCKS: Final = 8
 _BLOCKS: Final = f", {FEW_BLOCKS} blocks"
 _KI, _MI = 1 << 10, 1 << 20
-_PING_BYTES: Final = (4, 8 * _KI, 64 * _KI)
+PING_BYTES: Final = (4, 8 * _KI, 64 * _KI)
 _PUT_BYTES: Final = (1 * _MI, 256 * _MI)
-_ENTRY_BYTES: Final = (0, 8)  # fences, and puts
+# Most microseconds for an entry, by the bytes that it puts; a fence has none.
+FIFO_US: Final = {0: 1 / 20, 8: 1 / 5}
 
 
 def language_of(case: Case) -> str:
@@ -44,7 +45,7 @@ def kernel_cases(name: str, src: str | None, dst: str | None, sizes: tuple[int, 
     cases = []
     for language in LANGUAGES:
         if name == PING:
-            direct = [Case(name, "p2p", src, dst, nbytes, form=PEER, mode=language) for nbytes in sizes or _PING_BYTES]
+            direct = [Case(name, "p2p", src, dst, nbytes, form=PEER, mode=language) for nbytes in sizes or PING_BYTES]
             small = [
                 Case(name, each, src, dst, sizes[0] if sizes else 8, form=PROXY, mode=language)
                 for each in ("p2p", "shm", "tcp")
@@ -59,7 +60,7 @@ def kernel_cases(name: str, src: str | None, dst: str | None, sizes: tuple[int, 
                 for mode in (language, f"{language}{_BLOCKS}")
             ]
         elif name == FIFO:
-            cases += [Case(name, "shm", src, "host", nbytes, form=PROXY, mode=language) for nbytes in _ENTRY_BYTES]
+            cases += [Case(name, "shm", src, "host", nbytes, form=PROXY, mode=language) for nbytes in FIFO_US]
         else:
             cases.append(Case(name, "shm", src, "host", form=PROXY, mode=language))
     return cases

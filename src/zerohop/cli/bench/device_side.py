@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,8 +61,8 @@ class Launcher:
         properties = import_torch().cuda.get_device_properties(self._device)
         return int(properties.multi_processor_count)
 
-    def __call__(self, name: str, blocks: int, warps: int, *arguments: int, how: int | None, block: int) -> None:
-        """Launch a kernel, and wait for it.
+    def __call__(self, name: str, blocks: int, warps: int, *arguments: int, how: int | None, block: int) -> int:
+        """Launch a kernel, and wait for it; return how many nanoseconds that took.
 
         Args:
             name: of the kernel.
@@ -74,17 +75,21 @@ class Launcher:
         if self._language == CPP:
             values = [ctypes.c_uint64(each) for each in (*arguments, *([] if how is None else [how]))]
             config = self._core.LaunchConfig(grid=blocks, block=32 * warps)
+            kernel = self._code.get_kernel(name)
             self._gpu.set_current()
-            self._core.launch(self._stream, config, self._code.get_kernel(name), *values)
+            begun = time.perf_counter_ns()
+            self._core.launch(self._stream, config, kernel, *values)
             self._stream.sync()
-            return
+            return time.perf_counter_ns() - begun
         from zerohop.cli.bench import device_kernels
 
         constants = {**({} if how is None else {"how": how}), **({"block": block} if block else {})}
         torch = import_torch()
         torch.cuda.set_device(self._device)
+        begun = time.perf_counter_ns()
         getattr(device_kernels, name)[(blocks,)](*arguments, **constants, num_warps=warps)
         torch.cuda.synchronize()
+        return time.perf_counter_ns() - begun
 
 
 class KernelSide:
@@ -128,7 +133,7 @@ class KernelSide:
         how: int | None = None,
         block: int = 0,
     ) -> int:
-        """Run a kernel while the Queue is active; return the nanoseconds that it says it took, or 0.
+        """Run a kernel while the Queue is active; return the nanoseconds that it says it took, or its launch and end.
 
         Raises:
             KernelFails: its status is not OK.
@@ -136,12 +141,14 @@ class KernelSide:
         self._out.fill(0)
         launcher = self._launcher(language)
         with self.queue.active():
-            launcher(name, blocks, warps, self.queue.pointer, self._out.address, *arguments, how=how, block=block)
+            took = launcher(
+                name, blocks, warps, self.queue.pointer, self._out.address, *arguments, how=how, block=block
+            )
         status, begun, ended = struct.unpack("QQQ", self._out.read_bytes())
         self.queue.check()
         if status != OK:
             raise KernelFails(f"the kernel {name} in {language} ended with status {status}")
-        return int(ended - begun)
+        return int(ended - begun) if ended else took
 
     def clear(self) -> None:
         """Make the signal zero, and poison the rest of the inbox."""

@@ -1,0 +1,167 @@
+"""Counts the cycles that a kernel needs to write a NIC's work requests, ring the doorbell, and find completions.
+
+    python bench/device/work_queue.py [--device cuda:0] [--json FILE|-]
+
+No NIC takes part: the queue lies in memory of the GPU, its doorbell there or in memory of the host, and the kernel
+itself writes the completion. So these are the costs of the kernel's side alone; not verified on hardware with a NIC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import re
+import statistics
+import struct
+import sys
+from pathlib import Path
+from typing import Final
+
+import zerohop as zh
+from zerohop.device import include_dir
+
+POSTS: Final = 64  # of each lane
+SLOTS: Final = 32 * POSTS
+LAYOUT: Final = 0x7A686D6C78350001
+LONG_NS: Final = 10**9
+ROUNDS: Final = 5
+OUT: Final = 3072  # in the memory of the queue, behind it
+LANES: Final = (1, 32)
+SOURCE: Final = """
+#include "zerohop/device/work_queue.hpp"
+namespace zd = zerohop::device;
+namespace mx = zerohop::device::mlx5;
+using zd::Word;
+
+// Writes cycles for each post and each poll, as lane 0 has them, and a status.
+extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigned posts) {
+    Word status = zd::kOk;
+    mx::Posted posted{zd::kOk, 0, 0};
+    __syncwarp();
+    const long long begun = clock64();
+    for (unsigned i = 0; i < posts; ++i) {
+        posted = mx::PostWrite(queue, 0x1000, 1, 0x2000, 2, 4096);
+        mx::UpdateSendDbrRecord(queue, posted);
+        const Word rung = mx::RingDoorbell(queue, posted);
+        status = rung != zd::kOk ? rung : status;
+    }
+    __syncwarp();
+    const long long written = clock64();
+    if (threadIdx.x == 0) {
+        const unsigned last = (blockDim.x * posts - 1) & 0xffff;
+        const Word counter = static_cast<Word>(last >> 8) << 32 | static_cast<Word>(last & 0xff) << 40;
+        zd::platform::publish(queue->completions + 56, counter);
+    }
+    __syncwarp();
+    const long long completed = clock64();
+    for (unsigned i = 0; i < posts; ++i) {
+        const Word polled = mx::PollCq(queue, posted);
+        status = polled != zd::kOk ? polled : status;
+        mx::UpdateCqDbrRecord(queue);
+    }
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        out[0] = (written - begun) / posts;
+        out[1] = (clock64() - completed) / posts;
+    }
+    if (status != zd::kOk) {
+        out[2] = status;
+    }
+}
+"""
+
+
+class Queue:
+    """Holds a queue that no NIC reads, as `WorkQueue` in `work_queue.hpp` declares it."""
+
+    def __init__(self, context: zh.Context, device: str, doorbell: str) -> None:
+        """Allocate it on a GPU; ``doorbell``: where the record and the doorbell lie."""
+        self.words = context.alloc(4096, device)
+        self.blocks = context.alloc(SLOTS * 64, device)
+        self.bell = context.alloc(4096, doorbell)
+
+    def reset(self) -> None:
+        """Make it empty."""
+        at = self.words.address
+        for memory in (self.words, self.blocks, self.bell):
+            memory.fill(0)
+        completion, counters = at + 1024, at + 2048
+        self.words.write_bytes(1024 + 63, bytes([0xF0]))  # an opcode that says that nothing is there yet
+        bell = self.bell.address
+        told = struct.pack(
+            "14Q",
+            LAYOUT,
+            7,
+            SLOTS,
+            self.blocks.address,
+            bell,
+            bell + 256,
+            completion,
+            1,
+            bell + 512,
+            counters,
+            counters + 128,
+            counters + 256,
+            counters + 384,
+            LONG_NS,
+        )
+        self.words.write_bytes(0, told)
+
+
+def measure(device: str) -> list[dict[str, object]]:
+    """Return a row for each place of the doorbell and number of lanes: medians of cycles."""
+    from cuda import core
+
+    gpu = core.Device(int(device.partition(":")[2]))
+    gpu.set_current()
+    stream = gpu.create_stream()
+    options = core.ProgramOptions(std="c++17", arch=f"sm_{gpu.arch}", include_path=[include_dir()])
+    kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("cycles")
+    rows: list[dict[str, object]] = []
+    with zh.Context() as context:
+        for doorbell in (device, "host"):
+            queue = Queue(context, device, doorbell)
+            for lanes in LANES:
+                found = []
+                for _ in range(ROUNDS):
+                    queue.reset()
+                    out = queue.words.address + OUT
+                    arguments = [ctypes.c_uint64(queue.words.address), ctypes.c_uint64(out), ctypes.c_uint32(POSTS)]
+                    core.launch(stream, core.LaunchConfig(grid=1, block=lanes), kernel, *arguments)
+                    stream.sync()
+                    post, poll, status = struct.unpack("3Q", queue.words.read_bytes(OUT, 24))
+                    if status:
+                        raise SystemExit(f"the kernel ended with status {status}")
+                    found.append((post, poll))
+                posts, polls = zip(*found, strict=True)
+                rows.append(
+                    {
+                        "doorbell": "host" if doorbell == "host" else "GPU",
+                        "lanes": lanes,
+                        "cycles_per_post": statistics.median(posts),
+                        "cycles_per_poll": statistics.median(polls),
+                    }
+                )
+    return rows
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=re.sub(r"\n.*", "", __doc__ or "", flags=re.DOTALL))
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--json", metavar="FILE|-")
+    options = parser.parse_args()
+    rows = measure(options.device)
+    table = sys.stderr if options.json == "-" else sys.stdout
+    for row in rows:
+        text = "doorbell in memory of the {doorbell}, {lanes} lanes: {cycles_per_post:g} cycles for a post of each lane"
+        print(f"{text}, {{cycles_per_poll:g}} for a poll".format(**row), file=table)
+    if options.json == "-":
+        print(json.dumps({"rows": rows}, indent=1))
+    elif options.json:
+        Path(options.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
