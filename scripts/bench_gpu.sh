@@ -1,7 +1,7 @@
 #!/bin/bash
 # bench_gpu.sh [OPTION OF zerohop bench…]: the rows between two GPUs, or on the only one, into bench/results/gpu-N.json,
-# where N is how many GPUs this process sees; those about files into gpu-files.json; then the page and the README's
-# table.
+# where N is how many GPUs this process sees; those about files into gpu-files.json; those about kernels that send, which
+# need two GPUs, into gpu-device.json; then the page and the README's table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -20,4 +20,7 @@ zerohop bench --src cuda:0 --dst "$target" --json "bench/results/gpu-$count.json
 # In a folder whose page cache has room for the file.
 zerohop bench storage_read storage_served_read --dst cuda:0 --folder "${TMPDIR:-/var/tmp}" \
     --json bench/results/gpu-files.json
+if [ "$count" -gt 1 ]; then
+    zerohop bench device --src cuda:0 --dst cuda:1 --json bench/results/gpu-device.json
+fi
 python scripts/gpu_page.py write

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "bench" / "results"
 FILES_RESULT: Final = RESULTS / "gpu-files.json"
+DEVICE_RESULT: Final = RESULTS / "gpu-device.json"
 PAGE: Final = ROOT / "docs" / "benchmarks-gpu.md"
 README: Final = ROOT / "README.md"
 BEGIN, END = "<!-- GPU table: made by scripts/gpu_page.py -->\n", "<!-- end of the GPU table -->\n"
@@ -71,6 +72,16 @@ itself. The ratio is the median of those of the turns.
 """
 
 
+DEVICE: Final = """`{command}`: kernels of a [Queue](device.md), in Triton and C++, between two processes.
+
+"device_ping" is half a round trip of put and signal, "device_wait" the same beside a wait without a limit, "device_put"
+what all blocks put together, or 8 of them. "device_fifo" is the time of one entry that the host takes out of the FIFO
+and carries out: a fence, or a put of 8 bytes. "device_turn" is a question of a kernel that the host answers. Their
+floors are kernels that do the same by plain addresses; of the last one, a word that a thread of the host echoes.
+
+"""
+
+
 def seed_table(report: Report) -> str:
     """Return the table that compares RdmaTransport with zerohop."""
     kept = {(row.name, row.bytes): row for row in report.rows if _plain(row)}
@@ -93,9 +104,11 @@ def seed_table(report: Report) -> str:
     return markdown(head, lines)
 
 
-def page(reports: dict[str, Report], files: Report | None = None) -> str:
-    """Return the page of all reports, which are given by name, and of the one about files."""
+def page(reports: dict[str, Report], files: Report | None = None, device: Report | None = None) -> str:
+    """Return the page of all reports, which are given by name, and of those about files and kernels that send."""
     text = HEAD + "".join(_section(name, report) for name, report in reports.items())
+    if device is not None:
+        text += _section("Kernels that send", device, DEVICE.format(command=" ".join(device.command)))
     if files is None:
         return text
     head = FILES.format(command=" ".join(files.command), facts=_facts(files))
@@ -114,8 +127,8 @@ def in_readme(text: str, report: Report) -> str:
     return f"{text[:begin]}\n{told}{seed_table(report)}\n{text[end:]}"
 
 
-def _section(name: str, report: Report) -> str:
-    parts = [f"\n## {name}\n\n{_facts(report)}\n"]
+def _section(name: str, report: Report, words: str = "") -> str:
+    parts = [f"\n## {name}\n\n{words}{_facts(report)}\n"]
     if any(_plain(row) for row in report.rows):
         parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
     if any(row.beside for row in report.rows):
@@ -152,7 +165,8 @@ def main() -> int:
     if not reports:
         print("no results of GPUs: make bench-gpu, on a machine that has some")
         return 0
-    wanted = {PAGE: page(reports, read_report(FILES_RESULT) if FILES_RESULT.exists() else None)}
+    others = [read_report(path) if path.exists() else None for path in (FILES_RESULT, DEVICE_RESULT)]
+    wanted = {PAGE: page(reports, *others)}
     if "2 GPUs" in reports:
         wanted[README] = in_readme(README.read_text(encoding="utf-8"), reports["2 GPUs"])
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

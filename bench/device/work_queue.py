@@ -13,12 +13,10 @@ import ctypes
 import json
 import re
 import statistics
-import struct
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import zerohop as zh
 from zerohop.device import include_dir
 
 POSTS: Final = 64  # of each lane
@@ -26,7 +24,10 @@ SLOTS: Final = 32 * POSTS
 LAYOUT: Final = 0x7A686D6C78350001
 LONG_NS: Final = 10**9
 ROUNDS: Final = 5
-OUT: Final = 3072  # in the memory of the queue, behind it
+# In the memory of the queue, behind it.
+COMPLETION: Final = 1024
+OUT: Final = 3072
+NOTHING_YET: Final = -(1 << 60)  # the last byte of a completion is 0xF0
 LANES: Final = (1, 32)
 SOURCE: Final = """
 #include "zerohop/device/work_queue.hpp"
@@ -75,29 +76,29 @@ extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigne
 class Queue:
     """Holds a queue that no NIC reads, as `WorkQueue` in `work_queue.hpp` declares it."""
 
-    def __init__(self, context: zh.Context, device: str, doorbell: str) -> None:
-        """Allocate it on a GPU; ``doorbell``: where the record and the doorbell lie."""
-        self.words = context.alloc(4096, device)
-        self.blocks = context.alloc(SLOTS * 64, device)
-        self.bell = context.alloc(4096, doorbell)
+    def __init__(self, device: str, *, bell_on_host: bool) -> None:
+        """Allocate it on a GPU, and its record and doorbell there or in memory of the host."""
+        import torch
+
+        self.words = torch.zeros(512, dtype=torch.int64, device=device)
+        self.blocks = torch.zeros(SLOTS * 8, dtype=torch.int64, device=device)
+        place: dict[str, Any] = {"pin_memory": True} if bell_on_host else {"device": device}
+        self.bell = torch.zeros(512, dtype=torch.int64, **place)
 
     def reset(self) -> None:
         """Make it empty."""
-        at = self.words.address
-        for memory in (self.words, self.blocks, self.bell):
-            memory.fill(0)
-        completion, counters = at + 1024, at + 2048
-        self.words.write_bytes(1024 + 63, bytes([0xF0]))  # an opcode that says that nothing is there yet
-        bell = self.bell.address
-        told = struct.pack(
-            "14Q",
+        import torch
+
+        at, bell = self.words.data_ptr(), self.bell.data_ptr()
+        counters = at + 2048
+        told = (
             LAYOUT,
             7,
             SLOTS,
-            self.blocks.address,
+            self.blocks.data_ptr(),
             bell,
             bell + 256,
-            completion,
+            at + COMPLETION,
             1,
             bell + 512,
             counters,
@@ -106,7 +107,16 @@ class Queue:
             counters + 384,
             LONG_NS,
         )
-        self.words.write_bytes(0, told)
+        words = torch.zeros(512, dtype=torch.int64)
+        words[: len(told)] = torch.tensor(told, dtype=torch.int64)
+        words[COMPLETION // 8 + 7] = NOTHING_YET
+        self.words.copy_(words)
+        torch.cuda.synchronize()
+
+    def found(self) -> tuple[int, int, int]:
+        """Return cycles for a post and for a poll, and the status."""
+        post, poll, status = self.words[OUT // 8 : OUT // 8 + 3].tolist()
+        return post, poll, status
 
 
 def measure(device: str) -> list[dict[str, object]]:
@@ -119,30 +129,29 @@ def measure(device: str) -> list[dict[str, object]]:
     options = core.ProgramOptions(std="c++17", arch=f"sm_{gpu.arch}", include_path=[include_dir()])
     kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("cycles")
     rows: list[dict[str, object]] = []
-    with zh.Context() as context:
-        for doorbell in (device, "host"):
-            queue = Queue(context, device, doorbell)
-            for lanes in LANES:
-                found = []
-                for _ in range(ROUNDS):
-                    queue.reset()
-                    out = queue.words.address + OUT
-                    arguments = [ctypes.c_uint64(queue.words.address), ctypes.c_uint64(out), ctypes.c_uint32(POSTS)]
-                    core.launch(stream, core.LaunchConfig(grid=1, block=lanes), kernel, *arguments)
-                    stream.sync()
-                    post, poll, status = struct.unpack("3Q", queue.words.read_bytes(OUT, 24))
-                    if status:
-                        raise SystemExit(f"the kernel ended with status {status}")
-                    found.append((post, poll))
-                posts, polls = zip(*found, strict=True)
-                rows.append(
-                    {
-                        "doorbell": "host" if doorbell == "host" else "GPU",
-                        "lanes": lanes,
-                        "cycles_per_post": statistics.median(posts),
-                        "cycles_per_poll": statistics.median(polls),
-                    }
-                )
+    for on_host in (False, True):
+        queue = Queue(device, bell_on_host=on_host)
+        for lanes in LANES:
+            costs = []
+            for _ in range(ROUNDS):
+                queue.reset()
+                at = queue.words.data_ptr()
+                arguments = [ctypes.c_uint64(at), ctypes.c_uint64(at + OUT), ctypes.c_uint32(POSTS)]
+                core.launch(stream, core.LaunchConfig(grid=1, block=lanes), kernel, *arguments)
+                stream.sync()
+                post, poll, status = queue.found()
+                if status:
+                    raise SystemExit(f"the kernel ended with status {status}")
+                costs.append((post, poll))
+            posts, polls = zip(*costs, strict=True)
+            rows.append(
+                {
+                    "doorbell": "host" if on_host else "GPU",
+                    "lanes": lanes,
+                    "cycles_per_post": statistics.median(posts),
+                    "cycles_per_poll": statistics.median(polls),
+                }
+            )
     return rows
 
 

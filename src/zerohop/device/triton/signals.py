@@ -95,10 +95,11 @@ def wait_signal(queue, local, offset, value, peer=-1):
     base, nbytes, rights, on_host = local_entry(queue, local)
     at = base + offset
     inside = fits(offset, 8, nbytes) & (at % 8 == 0) & (rights != 0)
-    if (not inside) | ((peer != -1) & (not is_peer(queue, peer))):
+    number = as_word(peer)
+    if (not inside) | ((number != -1) & (not is_peer(queue, number))):
         status = refuse(queue, -1)
     else:
-        status = wait_for(queue, peer, at, value, on_host)
+        status = wait_for(queue, number, at, value, on_host)
     return status
 
 

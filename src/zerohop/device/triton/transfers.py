@@ -14,12 +14,11 @@ from zerohop.device.triton.words import (
     PEER,
     READ,
     WRITE,
-    agreed,
     as_word,
     fits,
     is_peer,
     local_entry,
-    look,
+    look_together,
     peer_entry,
     peer_of,
     read,
@@ -135,7 +134,7 @@ def flush(queue, peer):
         if read(peer_at, MODE) == PEER:
             found = _order(peer_at)
             if found >= 0:
-                found = agreed(look(ended_at))
+                found = look_together(ended_at)
         else:
             found = tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu")
             if found >= 0:

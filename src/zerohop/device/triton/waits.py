@@ -6,7 +6,18 @@ import triton
 import triton.language as tl
 
 from zerohop.device.triton.fields import HEAD, RENEWED, TIMEOUT_NS
-from zerohop.device.triton.words import OK, TIMED_OUT, agreed, as_word, look, now, read, state_by, word
+from zerohop.device.triton.words import (
+    HAS_ATOMIC_LOAD,
+    OK,
+    TIMED_OUT,
+    agreed,
+    as_word,
+    look_together,
+    now,
+    read,
+    state_by,
+    word,
+)
 
 # Looks between two at the clock and at words of the host, which take longer than a look at the GPU's own memory.
 _SPINS = tl.constexpr(64)
@@ -21,13 +32,15 @@ def _acquire(queue):
 
 @triton.jit
 def _has_reached(address, wanted, on_host):
-    # Triton makes a load of an addition of 0, and gives all threads what one has read. Where it makes no load, a GPU's
-    # atomic may undo what the host writes.
+    # Triton 3.6 makes a load of an addition of 0, and gives all threads what one has read. Where it makes no load, a
+    # GPU's atomic may undo what the host writes.
     reached = tl.full((), 0, tl.int32)
-    if on_host == 0:
+    if HAS_ATOMIC_LOAD:
+        reached = (look_together(address) >= wanted).to(tl.int32)
+    elif on_host == 0:
         reached = (tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys") >= wanted).to(tl.int32)
     else:
-        reached = agreed((look(address) >= wanted).to(tl.int32))
+        reached = (look_together(address) >= wanted).to(tl.int32)
     return reached
 
 
@@ -80,7 +93,7 @@ def follow(queue, peer, host, copy, number, renews: tl.constexpr):
         until = now() + read(queue, TIMEOUT_NS)
         while (_says(value & ~RENEWED, wanted) == 0) & (status == OK):
             if looks != 0:
-                found = agreed(look(host))
+                found = look_together(host)
                 if (found != value) & (_says(found, wanted) == 0):
                     tl.atomic_xchg(word(copy, 0), found | RENEWED, sem="release", scope="gpu")
                 value = found
@@ -103,7 +116,7 @@ def follow(queue, peer, host, copy, number, renews: tl.constexpr):
                     status = as_word(agreed((now() > until).to(tl.int32) * TIMED_OUT))
         if status != OK:
             # One look more: what was waited for may have come with the reason to stop.
-            value = agreed(look(host))
+            value = look_together(host)
             if _says(value, wanted) != 0:
                 status = as_word(OK)
     if looks != 0:

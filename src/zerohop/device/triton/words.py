@@ -33,6 +33,8 @@ READ = tl.constexpr(1)
 WRITE = tl.constexpr(2)
 
 _MOST_THREADS = tl.constexpr(1024)  # of a program
+# Triton 3.9 and later: atomics that only read.
+HAS_ATOMIC_LOAD = tl.constexpr(hasattr(tl, "atomic_load"))
 
 if os.environ.get("TRITON_INTERPRET", "0") == "1":
 
@@ -119,6 +121,16 @@ def read(address, index):
 def look(address):
     """Read a word that the host changes; each thread of the program reads it by itself."""
     return tl.load(word(address, 0), volatile=True)
+
+
+@triton.jit
+def look_together(address):
+    """Do the same; all threads get what one has read."""
+    if HAS_ATOMIC_LOAD:
+        value = tl.atomic_load(word(address, 0), sem="acquire", scope="sys")
+    else:
+        value = agreed(look(address))
+    return value
 
 
 @triton.jit
