@@ -31,7 +31,7 @@ struct PyProxy {
 };
 
 using Locals = std::vector<std::tuple<uint64_t, uint64_t, uint8_t>>;
-using Peers = std::vector<std::tuple<uint64_t, uint64_t, uint8_t, std::vector<uint64_t>>>;
+using Peers = std::vector<std::tuple<uint64_t, uint64_t, uint8_t, std::vector<uint64_t>, bool>>;
 
 void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRegion& control, const PyRegion& scratch,
                 uint64_t slots, const Locals& locals, const Peers& peers, const std::vector<nb::object>& reached,
@@ -41,11 +41,11 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
         local_facts.push_back({offset, nbytes, rights});
     }
     std::vector<device::PeerFacts> peer_facts;
-    for (const auto& [offset, nbytes, rights, routes] : peers) {
+    for (const auto& [offset, nbytes, rights, routes, flushes] : peers) {
         if (!routes.empty() && routes.size() != locals.size() + 1) {
             throw nb::value_error("not one route for each local, and one for the scratch memory");
         }
-        peer_facts.push_back({offset, nbytes, rights, routes});
+        peer_facts.push_back({offset, nbytes, rights, routes, flushes});
     }
     if (timeout_ns == 0) {
         throw nb::value_error("a Queue has a timeout");

@@ -1,7 +1,6 @@
 #include "device/proxy.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -15,8 +14,6 @@ constexpr size_t kUnderWay = 256;
 constexpr size_t kWaiting = 1 << 16;
 // Looks that find nothing until the thread lets others go first.
 constexpr uint64_t kLooksPerTurn = 64;
-constexpr Outcome kRefused{Status::access_denied, Reason::none}; // by a kernel itself
-constexpr Outcome kLost{Status::peer_lost, Reason::none};
 
 } // namespace
 
@@ -35,6 +32,11 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
             auto from_scratch = std::make_shared<Route>(*targets_[i].routes.back());
             from_scratch->local = scratch_;
             targets_[i].routes.back() = std::move(from_scratch);
+        }
+        for (const std::shared_ptr<const Route>& route : targets_[i].routes) {
+            if (route && peers[i].flushes) {
+                targets_[i].visible.flush_over(route->endpoint);
+            }
         }
         targets_[i].facts = std::move(peers[i]);
     }
@@ -87,9 +89,9 @@ bool Proxy::take() {
         compare_ = entry->value;
         Target& target = targets_[entry->peer];
         // Most small ones end at once, and are never put in a queue.
-        const bool begun = target.items.empty() && begin(entry->peer, item);
+        const bool begun = target.items.empty() && may_begin(target, item.entry.op) && begin(entry->peer, item);
         if (begun && item.state == Item::State::ended) {
-            ++target.ended;
+            note_ended(target, 1);
         } else {
             target.items.push_back(std::move(item));
             target.begun += begun ? 1 : 0;
@@ -111,18 +113,32 @@ bool Proxy::take() {
 
 bool Proxy::advance(size_t number) {
     Target& target = targets_[number];
-    if (target.items.empty()) {
+    if (target.items.empty() && !target.shows) {
         return false;
     }
     bool moved = collect(number);
+    moved |= retire(number);
+    moved |= show(number);
     while (target.begun < std::min(target.items.size(), kUnderWay)) {
         Item& item = target.items[target.begun];
-        if ((target.open != 0 && waits_for_earlier(item.entry.op)) || !begin(number, item)) {
+        if (!may_begin(target, item.entry.op) || !begin(number, item)) {
             break;
         }
         ++target.begun;
         moved = true;
     }
+    moved |= retire(number);
+    return moved;
+}
+
+bool Proxy::may_begin(const Target& target, Op op) {
+    const bool seen = target.visible.of(target.ended) == target.ended;
+    return !waits_for_earlier(op) || (target.open == 0 && seen && !(target.facts.flushes && target.begun != 0));
+}
+
+// Forgets the entries that have ended, from the first.
+bool Proxy::retire(size_t number) {
+    Target& target = targets_[number];
     size_t ended = 0;
     const bool crowded = target.items.size() >= kWaiting;
     while (!target.items.empty() && target.items.front().state == Item::State::ended) {
@@ -131,133 +147,48 @@ bool Proxy::advance(size_t number) {
         ++ended;
     }
     if (ended != 0) {
-        target.ended += ended;
+        note_ended(target, ended);
         tell_ended(number);
         crowded_ -= crowded && target.items.size() < kWaiting ? 1 : 0;
         left_.fetch_sub(ended, std::memory_order_release);
     }
-    return moved || ended != 0;
+    return ended != 0;
+}
+
+void Proxy::note_ended(Target& target, uint64_t count) {
+    target.ended += count;
+    if (!target.shows && target.visible.of(target.ended) != target.ended) {
+        target.shows = true;
+        left_.fetch_add(1, std::memory_order_release);
+    }
+}
+
+// Has the bytes of entries that have ended be seen at the peer.
+bool Proxy::show(size_t number) {
+    Target& target = targets_[number];
+    if (!target.shows) {
+        return false;
+    }
+    const bool moved = target.visible.advance(engine_, target.ended, polled_ns_, polled_ns_ + timeout_ns_);
+    if (!target.visible.outcome().ok() && target.failure.ok()) {
+        fail(number, target.visible.outcome());
+    }
+    tell_ended(number);
+    if (target.visible.of(target.ended) == target.ended) {
+        target.shows = false;
+        left_.fetch_sub(1, std::memory_order_release);
+    }
+    return moved;
 }
 
 void Proxy::tell_ended(size_t number) {
     Target& target = targets_[number];
-    if (target.told != target.ended) {
+    const uint64_t seen = target.visible.of(target.ended);
+    if (target.told != seen) {
         // lose() marks the word, from another thread.
-        __atomic_fetch_add(word_at(peer_at(number)), target.ended - target.told, __ATOMIC_RELEASE);
-        target.told = target.ended;
+        __atomic_fetch_add(word_at(peer_at(number)), seen - target.told, __ATOMIC_RELEASE);
+        target.told = seen;
     }
-}
-
-// Takes the ends of operations that are under way.
-bool Proxy::collect(size_t number) {
-    Target& target = targets_[number];
-    bool found = false;
-    for (size_t i = 0; target.open != 0 && i < target.begun; ++i) {
-        Item& item = target.items[i];
-        if (item.state != Item::State::posted || !item.op->done()) {
-            continue;
-        }
-        const Outcome outcome{item.op->status(), item.op->reason()};
-        // A lane that still holds an operation whose time is up may touch its memory. Kernels are told at once.
-        if (item.op->holders() == 1) {
-            --target.open;
-            found = true;
-            end(number, item, outcome, item.op->value());
-        } else if (!outcome.ok() && target.failure.ok()) {
-            fail(number, outcome);
-        }
-    }
-    return found;
-}
-
-// Carries an entry out, or begins to; false if the lane is full.
-bool Proxy::begin(size_t number, Item& item) {
-    Target& target = targets_[number];
-    const Decoded& entry = item.entry;
-    // A kernel that refuses a call says so there; so does lose(), which may run just now.
-    const Word state = __atomic_load_n(word_at(peer_at(number) + kWordBytes), __ATOMIC_ACQUIRE);
-    if (target.failure.ok() && state != kOk) {
-        fail(number, state == kPeerLost ? kLost : kRefused);
-    }
-    if (const Outcome outcome = target.failure.ok() ? check(entry, target.facts, locals_) : target.failure;
-        !outcome.ok()) {
-        end(number, item, outcome, 0);
-        return true;
-    }
-    if (entry.op == Op::fence || entry.op == Op::compare) {
-        end(number, item, {}, 0);
-        return true;
-    }
-    if (gives_result(entry.op) && !place_is_free(item.number)) {
-        return false;
-    }
-    const bool transfers = entry.op == Op::put || entry.op == Op::get;
-    const std::shared_ptr<const Route>& route = target.routes[transfers ? entry.local : locals_.size()];
-    if (!route) {
-        end(number, item, {Status::closed, Reason::lane_closed}, 0); // the memory was revoked, or the lane has failed
-        return true;
-    }
-    Request request(polled_ns_);
-    request.route = route.get();
-    request.remote_offset = target.facts.offset + entry.place;
-    request.local_offset = transfers ? locals_[entry.local].offset + entry.source : number * kWordBytes;
-    request.nbytes = transfers ? entry.nbytes : kWordBytes;
-    request.operand = entry.value;
-    request.compare = item.compare;
-    request.deadline_ns = request.started_ns + timeout_ns_;
-    switch (entry.op) {
-    case Op::put:
-        request.kind = Kind::write;
-        break;
-    case Op::get:
-        request.kind = Kind::read;
-        break;
-    case Op::set:
-        // Nothing else that is under way reads the word: a signal waits for all that was posted before.
-        std::memcpy(scratch_->host() + request.local_offset, &entry.value, kWordBytes);
-        request.kind = Kind::write;
-        break;
-    case Op::compare_swap:
-        request.kind = Kind::compare_swap;
-        break;
-    default:
-        request.kind = Kind::fetch_add;
-        break;
-    }
-    const zerohop::Posted posted = engine_.try_post(*route->endpoint, request);
-    switch (posted.what) {
-    case zerohop::Posted::What::retry:
-        return false;
-    case zerohop::Posted::What::posted:
-        item.op = posted.op;
-        item.state = Item::State::posted;
-        ++target.open;
-        return true;
-    default:
-        end(number, item, posted.outcome, posted.value);
-        return true;
-    }
-}
-
-void Proxy::end(size_t number, Item& item, Outcome outcome, uint64_t value) {
-    item.state = Item::State::ended;
-    item.op.reset();
-    if (!outcome.ok()) {
-        fail(number, outcome);
-    }
-    if (gives_result(item.entry.op) && outcome.ok()) {
-        const uint64_t at = result_at(item.number);
-        published_ns_[item.number & (slots_ - 1)] = now_ns();
-        __atomic_store_n(word_at(at), value, __ATOMIC_RELAXED);
-        publish(at + kWordBytes, item.number + 1);
-    }
-}
-
-// Tells whether the kernel that waited for the result of an earlier entry has read it. One whose time was up reads
-// none.
-bool Proxy::place_is_free(uint64_t number) const {
-    return __atomic_load_n(word_at(result_at(number) + kWordBytes), __ATOMIC_ACQUIRE) == 0 ||
-           now_ns() - published_ns_[number & (slots_ - 1)] > timeout_ns_;
 }
 
 void Proxy::fail(size_t number, Outcome outcome) {
@@ -293,7 +224,7 @@ void Proxy::lose(size_t peer) {
 Outcome Proxy::failure(size_t peer) const {
     const std::lock_guard lock(failures_);
     if (targets_[peer].failure.ok() && targets_[peer].lost.load(std::memory_order_acquire)) {
-        return kLost;
+        return {Status::peer_lost, Reason::none};
     }
     return targets_[peer].failure;
 }

@@ -10,6 +10,7 @@
 #include "device/checks.hpp"
 #include "device/entries.hpp"
 #include "device/looking.hpp"
+#include "device/visible.hpp"
 #include "engine/engine.hpp"
 #include "engine/work.hpp"
 #include "memory/place.hpp"
@@ -83,7 +84,9 @@ private:
         size_t begun = 0;       // of these, from the first
         size_t open = 0;        // of these, that have not ended
         uint64_t ended = 0;
-        uint64_t told = 0; // of these, those that kernels know of
+        uint64_t told = 0;  // of these, those that kernels know of
+        Visible visible;    // of these, those that kernels may know of
+        bool shows = false; // some that have ended cannot be seen yet; counted in left_
         std::atomic<bool> lost{false};
         Outcome failure;
     };
@@ -91,6 +94,10 @@ private:
     [[nodiscard]] bool idle_now() const { return left_.load(std::memory_order_acquire) == 0; }
     [[nodiscard]] bool take();
     [[nodiscard]] bool advance(size_t number);
+    [[nodiscard]] static bool may_begin(const Target& target, Op op);
+    [[nodiscard]] bool retire(size_t number);
+    [[nodiscard]] bool show(size_t number);
+    void note_ended(Target& target, uint64_t count);
     [[nodiscard]] bool begin(size_t number, Item& item);
     [[nodiscard]] bool collect(size_t number);
     void tell_ended(size_t number);
@@ -126,7 +133,7 @@ private:
     uint64_t empty_looks_ = 0;    // since one that found something
     mutable std::mutex failures_; // guards Target::failure
     Looking looking_;
-    std::atomic<uint64_t> left_{0}; // items
+    std::atomic<uint64_t> left_{0}; // items, and peers where some that have ended cannot be seen
     std::atomic<bool> closed_{false};
 };
 

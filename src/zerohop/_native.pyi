@@ -782,7 +782,7 @@ class Proxy:
         scratch: Region,
         slots: int,
         locals: Sequence[tuple[int, int, int]],
-        peers: Sequence[tuple[int, int, int, Sequence[int]]],
+        peers: Sequence[tuple[int, int, int, Sequence[int], bool]],
         reached: Sequence[object],
         own: Sequence[object],
         device: int,

@@ -220,8 +220,8 @@ def test_native_arguments(contexts: tuple[zh.Context, zh.Context]) -> None:
 
     small = region_of(here.alloc(64))
     with pytest.raises(ValueError, match="lies outside of this memory"):
-        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [])], [], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 64, [], [(0, 8, 3, [], False)], [], [], -1, 1)
     with pytest.raises(ValueError, match="power of two"):
-        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [])], [], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [], False)], [], [], -1, 1)
     with pytest.raises(ValueError, match="not one route for each local"):
-        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2])], [], [], -1, 1)
+        Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2], False)], [], [], -1, 1)

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace test_device_proxy {
@@ -26,7 +27,8 @@ Word at(const std::shared_ptr<Region>& region, uint64_t offset = 0) {
 
 // A Queue with one peer behind the proxy and one local, in memory of the host.
 struct Device {
-    Device(Pair& pair, const Reach& reach, uint64_t slots, uint64_t timeout_ns = patience_ns(60 * kSecond))
+    Device(Pair& pair, const Reach& reach, uint64_t slots, uint64_t timeout_ns = patience_ns(60 * kSecond),
+           bool flushes = false)
         : engine(pair.a.engine), layout(1, slots), control(Region::allocate_host(layout.nbytes)),
           scratch(Region::allocate_host(8)), counters(Region::allocate_host(192)) {
         Reach words = reach;
@@ -35,7 +37,7 @@ struct Device {
         const uint64_t nbytes = reach.local->nbytes();
         proxy = std::make_shared<zd::Proxy>(
             *engine, control, scratch, slots, std::vector<zd::LocalFacts>{{0, nbytes, kReadWrite}},
-            std::vector<zd::PeerFacts>{{0, reach.remote->nbytes(), kReadWrite, {reach.route, words_route}}},
+            std::vector<zd::PeerFacts>{{0, reach.remote->nbytes(), kReadWrite, {reach.route, words_route}, flushes}},
             std::vector<Place>{}, timeout_ns);
         engine->add_work(proxy);
         queue.layout = zd::kLayout;
@@ -83,6 +85,15 @@ const std::vector<Path>& paths() {
                                         {"mapped", "shm", true, kHostDevice, kHostDevice},
                                         {"tcp", "tcp", false, kHostDevice, kHostDevice}};
     return some;
+}
+
+std::vector<std::pair<Path, bool>> with_and_without_flushes() {
+    std::vector<std::pair<Path, bool>> found;
+    for (const Path& path : paths()) {
+        found.emplace_back(path, false);
+        found.emplace_back(path, true);
+    }
+    return found;
 }
 
 } // namespace
@@ -137,8 +148,9 @@ TEST_CASE("device fifo: laps are told apart, and an entry is taken when both wor
 }
 
 TEST_CASE("device proxy: bytes, signals and atomics of many threads, with fewer slots than entries") {
-    for (const Path& path : paths()) {
+    for (const auto& [path, flushes] : with_and_without_flushes()) {
         CAPTURE(path.name);
+        CAPTURE(flushes);
         constexpr size_t kThreads = 64;
         constexpr size_t kRounds = 16;
         constexpr size_t kPart = 257;
@@ -149,7 +161,7 @@ TEST_CASE("device proxy: bytes, signals and atomics of many threads, with fewer 
         const Bytes sent = pattern(kBytes, std::random_device{}());
         pair.a.put(*reach.local, sent);
         pair.b.put(*reach.remote, Bytes(kBytes + kWords, 0));
-        const Device device(pair, reach, 16);
+        const Device device(pair, reach, 16, patience_ns(60 * kSecond), flushes);
         const zd::Queue* const queue = &device.queue;
         device.look(true);
         std::atomic<size_t> failures{0};
@@ -183,14 +195,15 @@ TEST_CASE("device proxy: bytes, signals and atomics of many threads, with fewer 
 }
 
 TEST_CASE("device proxy: an atomic gives each of many threads a value of its own") {
-    for (const Path& path : paths()) {
+    for (const auto& [path, flushes] : with_and_without_flushes()) {
         CAPTURE(path.name);
+        CAPTURE(flushes);
         constexpr size_t kThreads = 8;
         constexpr size_t kRounds = 50;
         Pair pair(path.provider);
         Reach reach = pair.reach(64, kHostDevice, kHostDevice, path.mapped);
         pair.b.put(*reach.remote, Bytes(64, 0));
-        const Device device(pair, reach, 64);
+        const Device device(pair, reach, 64, patience_ns(60 * kSecond), flushes);
         device.look(true);
         std::vector<std::atomic<int>> seen(kThreads * kRounds);
         std::atomic<size_t> failures{0};
@@ -260,6 +273,31 @@ TEST_CASE("device proxy: a host that takes nothing is noticed in time, by all th
         thread.join();
     }
     CHECK(timed_out == 4);
+}
+
+TEST_CASE("device proxy: what has ended over a lane that flushes is seen after the flush, or after its failure") {
+    for (const Path& path : paths()) {
+        CAPTURE(path.name);
+        Pair pair(path.provider);
+        zd::Visible visible;
+        CHECK(visible.of(3) == 3);
+        visible.flush_over(pair.a.lane);
+        visible.flush_over(pair.a.lane);
+        const auto show = [&](uint64_t ended) {
+            CHECK(visible.of(ended) < ended);
+            const uint64_t deadline_ns = now_ns() + patience_ns(60 * kSecond);
+            while (visible.of(ended) != ended) {
+                (void)visible.advance(*pair.a.engine, ended, now_ns(), deadline_ns);
+                std::this_thread::yield();
+            }
+        };
+        show(3);
+        show(4);
+        CHECK(visible.outcome().ok());
+        pair.a.close();
+        show(5);
+        CHECK_FALSE(visible.outcome().ok());
+    }
 }
 
 TEST_CASE("device proxy: the loss of a peer ends what waits, also where a kernel waits for nothing that was posted") {

@@ -100,8 +100,7 @@ class Queue(Face):
                 256 of ``local``; one with more than 1 TiB; ``local`` has memory of two GPUs.
             TypeError: ``peers`` or ``local`` is no list; ``peers`` has something that is no handle, ``local`` something
                 that cannot be registered.
-            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory; or only verbs reaches
-                it, whose NICs may show a signal before the bytes.
+            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory.
             DeadlineExceeded, PeerLost, AccessDenied, Closed: the errors of ``Context.read``.
         """
         super().__init__(ctx, {}, timeout)
@@ -262,12 +261,6 @@ class Queue(Face):
                 by_device = (await self._reach(self._counters, remote))[0]
                 if by_device.explanation.direct:
                     routes[-1] = by_device
-        if any(route.explanation.provider == VERBS for route in routes):
-            # A completion of a NIC does not say that the bytes can be seen, and two queue pairs keep no order.
-            raise Unsupported(
-                f"peer {number} is reached over verbs, where a signal could be seen before the bytes that it tells of",
-                fix='a Context with providers=["p2p", "shm", "tcp"]',
-            )
         return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
 
     def _open(self) -> None:
@@ -281,7 +274,14 @@ class Queue(Face):
         control = Control(at + taken, at + state, at + peers, peer_bytes, at + results, at + fifo)
         locals_ = [(offset_of(view), view.nbytes, 1 if view.readonly else 3) for view in self._local]
         targets = [
-            (start_of(remote), remote.nbytes, _RIGHTS[remote.rights], [] if way.reached else [r.id for r in way.routes])
+            (
+                start_of(remote),
+                remote.nbytes,
+                _RIGHTS[remote.rights],
+                [] if way.reached else [route.id for route in way.routes],
+                # A completion of a NIC does not say that the bytes can be seen, and two queue pairs keep no order.
+                any(route.explanation.provider == VERBS for route in way.routes),
+            )
             for remote, way in zip(self._handles, self._ways, strict=True)
         ]
         reached = [*(region_of(view) for view in self._local), *(way.reached for way in self._ways if way.reached)]
