@@ -113,7 +113,7 @@ esac
 warm tests/conformance tests/failure tests/device tests/lab
 # One NIC: more of them make every lane longer to set up, and have tests of their own. Between two processes: a NIC does
 # not see where its peer's memory lives, and lanes within one process are in the native tests. One event loop: none is
-# RDMA's. Without hypothesis, which takes half a minute to import.
+# RDMA's. Kernels are threads of the host. Without hypothesis, which takes half a minute to import.
 ZEROHOP_NICS=rxe0 suite verbs 1500 $python scripts/run_tests.py --jobs 1 --hang 600 -m 'not slow' \
     -k 'verbs and not verbs-same and not uvloop' -p no:hypothesispytest \
     --ignore tests/failure/test_hostile_bytes.py tests/conformance tests/failure tests/device/test_kernels.py

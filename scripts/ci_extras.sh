@@ -23,7 +23,7 @@ scripts/setup.sh test plot lint fuzz
 # 180 MB; its interpreter runs kernels without a GPU.
 .venv/bin/python -m pip install -qq --no-deps triton==3.6.0 ||
     echo "Triton cannot be had here: kernels in it are not run"
-# 280 MB; beside the other, which most have: PyTorch brings it.
+# 280 MB, in a folder of its own: PyTorch brings an older one, like that above.
 [ -d .venv/triton-3.9 ] || .venv/bin/python -m pip install -qq --no-deps --target .venv/triton-3.9 triton==3.9.0 ||
     echo "Triton 3.9 cannot be had here: kernels are not compiled by it"
 # 75 MB; the tests of the copy kernels, and page lists over GPUs in software, do without where it cannot be had.

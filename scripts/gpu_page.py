@@ -74,10 +74,10 @@ itself. The ratio is the median of those of the turns.
 
 DEVICE: Final = """`{command}`: kernels of a [Queue](device.md), in Triton and C++, between two processes.
 
-"device_ping" is half a round trip of put and signal, "device_wait" the same beside a wait without a limit, "device_put"
-what all blocks put together, or 8 of them. "device_fifo" is the time of one entry that the host takes out of the FIFO
-and carries out: a fence, or a put of 8 bytes. "device_turn" is a question of a kernel that the host answers. Their
-floors are kernels that do the same by plain addresses; of the last one, a word that a thread of the host echoes.
+"device_ping" is half the round trip of a put with a signal. "device_wait" is the same; beside it the waits have no
+timeout. "device_put" is the rate of puts by all blocks, or by 8. "device_fifo" is the host's time for one entry of the
+FIFO: a fence, or a put of 8 bytes. "device_turn" is a round trip from a kernel to the host: a fence, then a flush. The
+floor is a kernel that does the same by plain addresses; for "device_turn", a word that a thread of the host echoes.
 
 """
 
@@ -127,8 +127,8 @@ def in_readme(text: str, report: Report) -> str:
     return f"{text[:begin]}\n{told}{seed_table(report)}\n{text[end:]}"
 
 
-def _section(name: str, report: Report, words: str = "") -> str:
-    parts = [f"\n## {name}\n\n{words}{_facts(report)}\n"]
+def _section(name: str, report: Report, intro: str = "") -> str:
+    parts = [f"\n## {name}\n\n{intro}{_facts(report)}\n"]
     if any(_plain(row) for row in report.rows):
         parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
     if any(row.beside for row in report.rows):
@@ -165,8 +165,8 @@ def main() -> int:
     if not reports:
         print("no results of GPUs: make bench-gpu, on a machine that has some")
         return 0
-    others = [read_report(path) if path.exists() else None for path in (FILES_RESULT, DEVICE_RESULT)]
-    wanted = {PAGE: page(reports, *others)}
+    files, device = (read_report(path) if path.exists() else None for path in (FILES_RESULT, DEVICE_RESULT))
+    wanted = {PAGE: page(reports, files=files, device=device)}
     if "2 GPUs" in reports:
         wanted[README] = in_readme(README.read_text(encoding="utf-8"), reports["2 GPUs"])
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -36,7 +36,7 @@ void check(cudaError_t error) {
 
 __device__ std::uint64_t now() {
     std::uint64_t time;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
     return time;
 }
 
@@ -174,7 +174,7 @@ int main(int argc, char** argv) {
                 if (rank == 1) {
                     compare(target, nbytes, seed * 2);
                 } else {
-                    nvshmem_barrier_all();
+                    nvshmem_barrier_all(); // compare() begins with one
                 }
             }
         }

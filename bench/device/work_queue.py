@@ -35,7 +35,7 @@ namespace zd = zerohop::device;
 namespace mx = zerohop::device::mlx5;
 using zd::Word;
 
-// Writes cycles for each post and each poll, as lane 0 has them, and a status.
+// Writes the clock cycles of lane 0 for a post and for a poll, and a status.
 extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigned posts) {
     Word status = zd::kOk;
     mx::Posted posted{zd::kOk, 0, 0};
@@ -73,7 +73,7 @@ extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigne
 """
 
 
-class Queue:
+class UnattachedQueue:
     """Holds a queue that no NIC reads, as `WorkQueue` in `work_queue.hpp` declares it."""
 
     def __init__(self, device: str, *, bell_on_host: bool) -> None:
@@ -91,7 +91,7 @@ class Queue:
 
         at, bell = self.words.data_ptr(), self.bell.data_ptr()
         counters = at + 2048
-        told = (
+        descriptor = (
             LAYOUT,
             7,
             SLOTS,
@@ -108,7 +108,7 @@ class Queue:
             LONG_NS,
         )
         words = torch.zeros(512, dtype=torch.int64)
-        words[: len(told)] = torch.tensor(told, dtype=torch.int64)
+        words[: len(descriptor)] = torch.tensor(descriptor, dtype=torch.int64)
         words[COMPLETION // 8 + 7] = NOTHING_YET
         self.words.copy_(words)
         torch.cuda.synchronize()
@@ -130,7 +130,7 @@ def measure(device: str) -> list[dict[str, object]]:
     kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("cycles")
     rows: list[dict[str, object]] = []
     for on_host in (False, True):
-        queue = Queue(device, bell_on_host=on_host)
+        queue = UnattachedQueue(device, bell_on_host=on_host)
         for lanes in LANES:
             costs = []
             for _ in range(ROUNDS):

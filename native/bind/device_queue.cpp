@@ -41,11 +41,11 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
         local_facts.push_back({offset, nbytes, rights});
     }
     std::vector<device::PeerFacts> peer_facts;
-    for (const auto& [offset, nbytes, rights, routes, flushes] : peers) {
+    for (const auto& [offset, nbytes, rights, routes, needs_flush] : peers) {
         if (!routes.empty() && routes.size() != locals.size() + 1) {
             throw nb::value_error("not one route for each local, and one for the scratch memory");
         }
-        peer_facts.push_back({offset, nbytes, rights, routes, flushes});
+        peer_facts.push_back({offset, nbytes, rights, routes, needs_flush});
     }
     if (timeout_ns == 0) {
         throw nb::value_error("a Queue has a timeout");
@@ -109,8 +109,9 @@ void register_device_queue(nb::module_& m) {
         .def("__init__", &make_proxy, nb::arg("engine"), nb::arg("control"), nb::arg("scratch"), nb::arg("slots"),
              nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("own"), nb::arg("device"),
              nb::arg("timeout_ns"),
-             "locals: offset, bytes and rights. peers: the same, and one route for each local and one for signals, or "
-             "none. reached: the memory that kernels reach, pinned until it is closed. own: memory that is "
+             "locals: offset, bytes and rights. peers: the same, one route for each local and one for signals, or "
+             "none, and whether these routes' lanes need a flush. reached: the memory that kernels reach, pinned until "
+             "it is closed. own: memory that is "
              "pinned as long as this object.")
         .def_prop_ro(
             "places", [](const PyProxy& self) { return self.places; },

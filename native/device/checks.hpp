@@ -24,7 +24,7 @@ struct PeerFacts {
     // Has one route for each local, and last the one for signals. That begins in the scratch memory, also where it is a
     // route of other memory, which says which device copies. Empty: kernels reach the memory by themselves.
     std::vector<uint64_t> routes;
-    bool flushes = false; // what these routes have carried is seen only after a flush of their lanes
+    bool needs_flush = false; // bytes that these routes carry are visible only after a flush of their lanes
 };
 
 // Says whether an entry lies within both memories, and within the rights to them.

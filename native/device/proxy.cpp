@@ -34,8 +34,8 @@ Proxy::Proxy(Engine& engine, std::shared_ptr<Region> control, std::shared_ptr<Re
             targets_[i].routes.back() = std::move(from_scratch);
         }
         for (const std::shared_ptr<const Route>& route : targets_[i].routes) {
-            if (route && peers[i].flushes) {
-                targets_[i].visible.flush_over(route->endpoint);
+            if (route && peers[i].needs_flush) {
+                targets_[i].visible.add_lane(route->endpoint);
             }
         }
         targets_[i].facts = std::move(peers[i]);
@@ -79,6 +79,9 @@ bool Proxy::take() {
         taken = true;
         if (entry->peer >= targets_.size() || targets_[entry->peer].routes.empty()) {
             publish(ControlLayout::kState, kFailed); // no kernel of ours writes that: its memory was overwritten
+            for (size_t peer = 0; peer < targets_.size(); ++peer) {
+                mark_failure(peer);
+            }
             continue;
         }
         Item item{.entry = *entry, .number = number, .compare = compare_};
@@ -102,7 +105,7 @@ bool Proxy::take() {
     if (taken) {
         publish(ControlLayout::kTaken, fifo_.taken());
         for (size_t i = 0; i < targets_.size(); ++i) {
-            tell_ended(i);
+            publish_ended(i);
         }
     }
     if (empty) {
@@ -113,12 +116,12 @@ bool Proxy::take() {
 
 bool Proxy::advance(size_t number) {
     Target& target = targets_[number];
-    if (target.items.empty() && !target.shows) {
+    if (target.items.empty() && !target.flush_pending) {
         return false;
     }
     bool moved = collect(number);
     moved |= retire(number);
-    moved |= show(number);
+    moved |= flush_lanes(number);
     while (target.begun < std::min(target.items.size(), kUnderWay)) {
         Item& item = target.items[target.begun];
         if (!may_begin(target, item.entry.op) || !begin(number, item)) {
@@ -131,9 +134,13 @@ bool Proxy::advance(size_t number) {
     return moved;
 }
 
+// Tells whether an entry need not wait for earlier ones any longer.
 bool Proxy::may_begin(const Target& target, Op op) {
-    const bool seen = target.visible.of(target.ended) == target.ended;
-    return !waits_for_earlier(op) || (target.open == 0 && seen && !(target.facts.flushes && target.begun != 0));
+    if (!waits_for_earlier(op) || !target.facts.needs_flush) {
+        return !waits_for_earlier(op) || target.open == 0;
+    }
+    // A flush covers only entries that were retired. While some are not, they may have ended without one.
+    return target.begun == 0 && target.visible.count(target.ended) == target.ended;
 }
 
 // Forgets the entries that have ended, from the first.
@@ -148,7 +155,7 @@ bool Proxy::retire(size_t number) {
     }
     if (ended != 0) {
         note_ended(target, ended);
-        tell_ended(number);
+        publish_ended(number);
         crowded_ -= crowded && target.items.size() < kWaiting ? 1 : 0;
         left_.fetch_sub(ended, std::memory_order_release);
     }
@@ -157,37 +164,38 @@ bool Proxy::retire(size_t number) {
 
 void Proxy::note_ended(Target& target, uint64_t count) {
     target.ended += count;
-    if (!target.shows && target.visible.of(target.ended) != target.ended) {
-        target.shows = true;
+    if (!target.flush_pending && target.visible.count(target.ended) != target.ended) {
+        target.flush_pending = true;
         left_.fetch_add(1, std::memory_order_release);
     }
 }
 
-// Has the bytes of entries that have ended be seen at the peer.
-bool Proxy::show(size_t number) {
+// Flushes the lanes to a peer, so that the bytes of entries that have ended become visible there.
+bool Proxy::flush_lanes(size_t number) {
     Target& target = targets_[number];
-    if (!target.shows) {
+    if (!target.flush_pending) {
         return false;
     }
-    const bool moved = target.visible.advance(engine_, target.ended, polled_ns_, polled_ns_ + timeout_ns_);
+    const uint64_t now = now_ns();
+    const bool moved = target.visible.advance(engine_, target.ended, now, now + timeout_ns_);
     if (!target.visible.outcome().ok() && target.failure.ok()) {
         fail(number, target.visible.outcome());
     }
-    tell_ended(number);
-    if (target.visible.of(target.ended) == target.ended) {
-        target.shows = false;
+    publish_ended(number);
+    if (target.visible.count(target.ended) == target.ended) {
+        target.flush_pending = false;
         left_.fetch_sub(1, std::memory_order_release);
     }
     return moved;
 }
 
-void Proxy::tell_ended(size_t number) {
+void Proxy::publish_ended(size_t number) {
     Target& target = targets_[number];
-    const uint64_t seen = target.visible.of(target.ended);
-    if (target.told != seen) {
-        // lose() marks the word, from another thread.
-        __atomic_fetch_add(word_at(peer_at(number)), seen - target.told, __ATOMIC_RELEASE);
-        target.told = seen;
+    const uint64_t visible = target.visible.count(target.ended);
+    if (target.published != visible) {
+        // Another thread may set kFailure in the same word: lose() does.
+        __atomic_fetch_add(word_at(peer_at(number)), visible - target.published, __ATOMIC_RELEASE);
+        target.published = visible;
     }
 }
 

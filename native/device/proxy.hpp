@@ -2,9 +2,9 @@
 // lanes.
 //
 // Entries of one peer are carried out in their order as far as they need one: puts and gets begin at once, while
-// signals, atomics and fences wait until everything that was posted to the same peer before has ended. Peers wait for
-// each other in nothing. After a failure nothing more goes to that peer, since a signal must not tell of bytes that
-// never arrived.
+// signals, atomics and fences wait until everything that was posted to the same peer before has ended, and its bytes
+// are visible there. Peers wait for each other in nothing. After a failure nothing more goes to that peer, since a
+// signal must not tell of bytes that never arrived.
 #pragma once
 
 #include "device/checks.hpp"
@@ -81,12 +81,12 @@ private:
         // Kept, so that an entry costs no look-up. A lane refuses one whose memory was taken back.
         std::vector<std::shared_ptr<const Route>> routes;
         std::deque<Item> items; // that have not ended, or behind one that has not
-        size_t begun = 0;       // of these, from the first
-        size_t open = 0;        // of these, that have not ended
-        uint64_t ended = 0;
-        uint64_t told = 0;  // of these, those that kernels know of
-        Visible visible;    // of these, those that kernels may know of
-        bool shows = false; // some that have ended cannot be seen yet; counted in left_
+        size_t begun = 0;       // how many of the items were begun, from the first
+        size_t open = 0;        // begun items whose operation is under way
+        uint64_t ended = 0;     // items that were retired
+        Visible visible;
+        uint64_t published = 0;     // the number that kernels see: of retired items that are visible
+        bool flush_pending = false; // some retired items are not visible yet; counted in left_
         std::atomic<bool> lost{false};
         Outcome failure;
     };
@@ -96,11 +96,11 @@ private:
     [[nodiscard]] bool advance(size_t number);
     [[nodiscard]] static bool may_begin(const Target& target, Op op);
     [[nodiscard]] bool retire(size_t number);
-    [[nodiscard]] bool show(size_t number);
+    [[nodiscard]] bool flush_lanes(size_t number);
     void note_ended(Target& target, uint64_t count);
     [[nodiscard]] bool begin(size_t number, Item& item);
     [[nodiscard]] bool collect(size_t number);
-    void tell_ended(size_t number);
+    void publish_ended(size_t number);
     void end(size_t number, Item& item, Outcome outcome, uint64_t value);
     void fail(size_t number, Outcome outcome);
     void mark_failure(size_t number);
@@ -127,13 +127,13 @@ private:
     std::vector<Target> targets_;
     std::vector<uint64_t> published_ns_; // when a result came to each place
     uint64_t compare_ = 0;               // of the entry before
-    uint64_t polled_ns_ = 0;             // when poll() began: the clock is not read for each entry
+    uint64_t polled_ns_ = 0;             // a recent time: the clock is not read for each small entry
     bool compares_ = false;
     size_t crowded_ = 0;          // peers with as many entries as may wait here
     uint64_t empty_looks_ = 0;    // since one that found something
     mutable std::mutex failures_; // guards Target::failure
     Looking looking_;
-    std::atomic<uint64_t> left_{0}; // items, and peers where some that have ended cannot be seen
+    std::atomic<uint64_t> left_{0}; // items, and one for each peer with flush_pending
     std::atomic<bool> closed_{false};
 };
 

@@ -1,4 +1,4 @@
-// How a Proxy carries out one entry, and how that ends.
+// Posts one entry of a Proxy to a lane, and records its end.
 #include "device/proxy.hpp"
 
 #include <cstring>
@@ -7,7 +7,8 @@ namespace zerohop::device {
 
 namespace {
 
-constexpr Outcome kRefused{Status::access_denied, Reason::none}; // by a kernel itself
+constexpr Outcome kRefused{Status::access_denied, Reason::none}; // by a kernel, before it posted
+constexpr uint64_t kClockedBytes = 4096;
 constexpr Outcome kLost{Status::peer_lost, Reason::none};
 
 } // namespace
@@ -38,7 +39,7 @@ bool Proxy::collect(size_t number) {
 bool Proxy::begin(size_t number, Item& item) {
     Target& target = targets_[number];
     const Decoded& entry = item.entry;
-    // A kernel that refuses a call says so there; so does lose(), which may run just now.
+    // refuse() of a kernel writes the reason there, and lose() from another thread.
     const Word state = __atomic_load_n(word_at(peer_at(number) + kWordBytes), __ATOMIC_ACQUIRE);
     if (target.failure.ok() && state != kOk) {
         fail(number, state == kPeerLost ? kLost : kRefused);
@@ -60,6 +61,9 @@ bool Proxy::begin(size_t number, Item& item) {
     if (!route) {
         end(number, item, {Status::closed, Reason::lane_closed}, 0); // the memory was revoked, or the lane has failed
         return true;
+    }
+    if (entry.nbytes > kClockedBytes) { // those before may have taken long
+        polled_ns_ = now_ns();
     }
     Request request(polled_ns_);
     request.route = route.get();

@@ -5,7 +5,7 @@
 
 namespace zerohop::device {
 
-void Visible::flush_over(std::shared_ptr<Endpoint> endpoint) {
+void Visible::add_lane(std::shared_ptr<Endpoint> endpoint) {
     if (std::find(endpoints_.begin(), endpoints_.end(), endpoint) == endpoints_.end()) {
         endpoints_.push_back(std::move(endpoint));
     }
@@ -14,23 +14,23 @@ void Visible::flush_over(std::shared_ptr<Endpoint> endpoint) {
 bool Visible::advance(Engine& engine, uint64_t ended, uint64_t now_ns, uint64_t deadline_ns) {
     bool moved = false;
     if (begun_ == endpoints_.size() && begun_ != 0) {
-        if (!end()) {
+        if (!collect_flush()) {
             return false;
         }
         begun_ = 0;
         shown_ = upto_;
         moved = true;
     }
-    if (of(ended) == ended) {
+    if (count(ended) == ended) {
         return moved;
     }
     if (begun_ == 0) {
         upto_ = ended;
     }
-    return begin(engine, now_ns, deadline_ns) || moved;
+    return begin_flush(engine, now_ns, deadline_ns) || moved;
 }
 
-bool Visible::begin(Engine& engine, uint64_t now_ns, uint64_t deadline_ns) {
+bool Visible::begin_flush(Engine& engine, uint64_t now_ns, uint64_t deadline_ns) {
     bool moved = false;
     for (; begun_ < endpoints_.size(); ++begun_) {
         Request request(now_ns);
@@ -50,8 +50,8 @@ bool Visible::begin(Engine& engine, uint64_t now_ns, uint64_t deadline_ns) {
     return moved;
 }
 
-// Returns true if the flush has ended on all lanes.
-bool Visible::end() {
+// Returns true if the flush has ended on all lanes. A flush touches no memory, so its end is enough.
+bool Visible::collect_flush() {
     if (!std::all_of(flushes_.begin(), flushes_.end(), [](const OpRef& op) { return op->done(); })) {
         return false;
     }

@@ -1,7 +1,8 @@
-// Knows up to which of a peer's entries the bytes can be seen at the peer.
+// Tracks how many of a peer's ended entries are visible in the peer's memory.
 //
-// On most lanes that is all that have ended. A NIC's completion says only that the peer's NIC has the bytes, and of two
-// queue pairs neither waits for the other. A flush of the lane shows them.
+// On most lanes an entry is visible when it has ended. Over RDMA a completion says only that the peer's NIC has the
+// bytes, and queue pairs are not ordered with each other: there an entry is visible after a later flush of each lane
+// that it may have used.
 #pragma once
 
 #include "engine/engine.hpp"
@@ -16,26 +17,27 @@ namespace zerohop::device {
 
 class Visible {
 public:
-    // Before the first entry. Bytes go over this lane, and are seen after a flush.
-    void flush_over(std::shared_ptr<Endpoint> endpoint);
+    // Adds a lane that needs a flush, before the first entry; adding one twice does nothing.
+    void add_lane(std::shared_ptr<Endpoint> endpoint);
 
-    // Returns how many entries can be seen of those that have ended.
-    [[nodiscard]] uint64_t of(uint64_t ended) const { return endpoints_.empty() ? ended : shown_; }
-    // Takes the end of a flush, and begins the next one if entries have ended that cannot be seen. Returns true if
-    // something has moved. `now_ns`, `deadline_ns`: of the flush.
+    // Returns how many of the first `ended` entries are visible.
+    [[nodiscard]] uint64_t count(uint64_t ended) const { return endpoints_.empty() ? ended : shown_; }
+    // Collects a flush that has ended on all lanes, and begins the next one if some ended entries are not visible.
+    // Returns true if anything has changed. The times are the flush's, of now_ns().
     [[nodiscard]] bool advance(Engine& engine, uint64_t ended, uint64_t now_ns, uint64_t deadline_ns);
-    // Returns the first failure of a flush. What it should have shown counts as shown.
+    // Returns the first failure of a flush. Entries of a flush that failed count as visible, so that waits end; the
+    // caller reports the failure.
     [[nodiscard]] Outcome outcome() const { return outcome_; }
 
 private:
-    [[nodiscard]] bool begin(Engine& engine, uint64_t now_ns, uint64_t deadline_ns);
-    [[nodiscard]] bool end();
+    [[nodiscard]] bool begin_flush(Engine& engine, uint64_t now_ns, uint64_t deadline_ns);
+    [[nodiscard]] bool collect_flush();
 
     std::vector<std::shared_ptr<Endpoint>> endpoints_;
     std::vector<OpRef> flushes_; // under way
     size_t begun_ = 0;           // lanes that the flush has begun on
     uint64_t shown_ = 0;
-    uint64_t upto_ = 0; // entries that the flush shows
+    uint64_t upto_ = 0; // how many the flush makes visible
     Outcome outcome_;
 };
 

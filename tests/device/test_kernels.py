@@ -41,7 +41,7 @@ class Way(NamedTuple):
 
 
 REACHED = [("peer", "shm"), ("proxy", "shm"), ("proxy", "tcp")]
-# Of the lab, whose guest takes ten times as long for Triton's interpreter.
+# Only where there are RDMA devices. In C++ only: in the lab's guest Triton's interpreter takes ten times as long.
 OVER_NICS = [Way("proxy", "verbs", "thread")] if "verbs" in PROVIDERS else []
 ON_GPUS = [
     *(Way("peer", "p2p", language, "cuda:0") for language in ("triton", "thread", "warp", "block")),

@@ -47,7 +47,7 @@ struct Device {
         queue.fifo = at(control, layout.fifo);
         queue.results = at(control, layout.results);
         queue.head = at(counters);
-        queue.seen = at(counters, 64);
+        queue.taken_copy = at(counters, 64);
         queue.taken = at(control, zd::ControlLayout::kTaken);
         queue.state = at(control, zd::ControlLayout::kState);
         queue.timeout_ns = timeout_ns;
@@ -280,13 +280,13 @@ TEST_CASE("device proxy: what has ended over a lane that flushes is seen after t
         CAPTURE(path.name);
         Pair pair(path.provider);
         zd::Visible visible;
-        CHECK(visible.of(3) == 3);
-        visible.flush_over(pair.a.lane);
-        visible.flush_over(pair.a.lane);
+        CHECK(visible.count(3) == 3);
+        visible.add_lane(pair.a.lane);
+        visible.add_lane(pair.a.lane);
         const auto show = [&](uint64_t ended) {
-            CHECK(visible.of(ended) < ended);
+            CHECK(visible.count(ended) < ended);
             const uint64_t deadline_ns = now_ns() + patience_ns(60 * kSecond);
-            while (visible.of(ended) != ended) {
+            while (visible.count(ended) != ended) {
                 (void)visible.advance(*pair.a.engine, ended, now_ns(), deadline_ns);
                 std::this_thread::yield();
             }

@@ -21,13 +21,13 @@ _LOCAL_WORDS: Final = 4
 _LOCALS_AT: Final = _QUEUE_WORDS
 _PEERS_AT: Final = _LOCALS_AT + MAX_LOCALS * _LOCAL_WORDS
 DESCRIPTOR_BYTES: Final = (_PEERS_AT + MAX_PEERS * _PEER_WORDS) * _WORD
-# In words of the counters, which kernels change at the same time: the head, the copy of the number of entries taken,
-# and for each peer the entries posted, and the copy of the number of those that ended.
+# Places of the counters, in words. Kernels change several at the same time, so the head, the copy of `taken` and each
+# peer have 64 bytes of their own; a peer's hold the number of entries posted, and the copy of `ended`.
 _HEAD: Final = 0
-_SEEN: Final = 8
-_PEERS: Final = 16
-_OF_PEER: Final = 8
-_SEEN_OF_PEER: Final = 4
+_TAKEN_COPY: Final = 8
+_FIRST_PEER: Final = 16
+_PEER_STRIDE: Final = 8
+_ENDED_COPY: Final = 4
 
 
 class PeerEntry(NamedTuple):
@@ -68,7 +68,7 @@ class Control(NamedTuple):
 
 def counter_bytes(peers: int) -> int:
     """Return the size of the counters that kernels count in."""
-    return (_PEERS + peers * _OF_PEER) * _WORD
+    return (_FIRST_PEER + peers * _PEER_STRIDE) * _WORD
 
 
 def lay_out(
@@ -98,7 +98,7 @@ def lay_out(
         control.fifo,
         control.results,
         counters + _HEAD * _WORD,
-        counters + _SEEN * _WORD,
+        counters + _TAKEN_COPY * _WORD,
         control.taken,
         control.state,
         timeout_ns,
@@ -108,8 +108,8 @@ def lay_out(
         words[start : start + 4] = local
     for number, peer in enumerate(peers):
         shared = control.peers + number * control.peer_bytes
-        posted = counters + (_PEERS + number * _OF_PEER) * _WORD
-        seen = posted + _SEEN_OF_PEER * _WORD
+        posted = counters + (_FIRST_PEER + number * _PEER_STRIDE) * _WORD
+        copy = posted + _ENDED_COPY * _WORD
         start = _PEERS_AT + number * _PEER_WORDS
-        words[start : start + 8] = (*peer, posted, shared, shared + _WORD, seen)
+        words[start : start + 8] = (*peer, posted, shared, shared + _WORD, copy)
     return words.tobytes()

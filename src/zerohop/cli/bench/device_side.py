@@ -133,7 +133,9 @@ class KernelSide:
         how: int | None = None,
         block: int = 0,
     ) -> int:
-        """Run a kernel while the Queue is active; return the nanoseconds that it says it took, or its launch and end.
+        """Run a kernel while the Queue is active; return its nanoseconds.
+
+        They are those that the kernel has counted; if it has not, those from its launch to its end.
 
         Raises:
             KernelFails: its status is not OK.

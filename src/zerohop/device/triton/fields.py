@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import triton.language as tl
 
-# These words are the Queue's. FIFO and the three words behind it are read together: RESULTS, HEAD and that of the copy
-# of TAKEN. All these and STATE are addresses.
+# These words are the Queue's. The four words from FIFO on are read together: the FIFO, RESULTS, HEAD and the copy of
+# TAKEN. They, TAKEN and STATE are addresses.
 PEER_COUNT = tl.constexpr(1)
 SLOTS = tl.constexpr(3)
 FIFO = tl.constexpr(4)
@@ -15,16 +15,17 @@ TAKEN = tl.constexpr(8)
 STATE = tl.constexpr(9)
 TIMEOUT_NS = tl.constexpr(10)
 
-# These are a peer's. POSTED, ENDED, PEER_STATE and PEER_SEEN are addresses.
+# These are a peer's. POSTED, ENDED, PEER_STATE and ENDED_COPY are addresses.
 MODE = tl.constexpr(0)
 POSTED = tl.constexpr(4)
 ENDED = tl.constexpr(5)
 PEER_STATE = tl.constexpr(6)
-PEER_SEEN = tl.constexpr(7)
+ENDED_COPY = tl.constexpr(7)
 
-# In POSTED, ENDED and PEER_SEEN: something has failed. In SEEN and PEER_SEEN: a program is about to renew the copy.
+# A bit of POSTED, ENDED and its copy: a call or a transfer has failed.
 FAILURE = tl.constexpr(-(1 << 63))
-RENEWED = tl.constexpr(1 << 62)
+# A bit of a copy of a counter of the host: one program polls that counter, and writes to the copy.
+POLLED = tl.constexpr(1 << 62)
 
 # Byte offsets of the tables in a descriptor, the size of an entry, and how many there is room for.
 LOCALS_AT = tl.constexpr(128)

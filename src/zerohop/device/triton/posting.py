@@ -5,9 +5,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import FIFO, POSTED, RENEWED, RESULTS, SLOTS, STATE, TAKEN
-from zerohop.device.triton.waits import follow, wait_for
-from zerohop.device.triton.words import FAILED, OK, TIMED_OUT, agreed, as_word, look, peer_of, read, read_four, word
+from zerohop.device.triton.fields import FIFO, PEER_COUNT, POLLED, POSTED, RESULTS, SLOTS, STATE, TAKEN
+from zerohop.device.triton.waits import wait_for, wait_for_count
+from zerohop.device.triton.words import (
+    FAILED,
+    OK,
+    TIMED_OUT,
+    agreed,
+    as_word,
+    fail_peers,
+    look,
+    peer_of,
+    read,
+    read_four,
+    word,
+)
 
 PUT = tl.constexpr(1)
 GET = tl.constexpr(2)
@@ -24,22 +36,23 @@ _VALUE = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
-def _wait_for_room(queue, seen_at, index, slots):
+def _wait_for_room(queue, copy_at, index, slots):
     """Wait until the slot of an entry is free, as long as the host takes entries."""
     status = as_word(OK)
-    taken = tl.atomic_add(word(seen_at, 0), 0, sem="acquire", scope="gpu") & ~RENEWED
+    taken = tl.atomic_add(word(copy_at, 0), 0, sem="acquire", scope="gpu") & ~POLLED
     if index - taken >= slots:
-        status, _ = follow(queue, -1, read(queue, TAKEN), seen_at, index - slots + 1, True)
+        status, _ = wait_for_count(queue, -1, read(queue, TAKEN), copy_at, index - slots + 1, True)
         if status == TIMED_OUT:
-            # The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
+            # The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
             tl.store(word(read(queue, STATE), 0), status)
+            fail_peers(queue, as_word(0), read(queue, PEER_COUNT))
     return status
 
 
 @triton.jit
 def _write_entry(fifo, index, slots, first, second):
     # Plain stores will do, as GPUs write words of 64 bits at once: `_claim` has ordered them behind all that the
-    # program has done, and each word tells by its highest bit whether it is there.
+    # program has done, and the highest bit of each word tells whether it has arrived.
     lap = as_word(0)
     if (index & slots) == 0:
         lap = as_word(_LAP)
@@ -55,13 +68,15 @@ def _claim(queue, peer_at, count: tl.constexpr):
     Returns:
         the status, the last index, the address of the FIFO and the number of its slots.
     """
-    fifo, _, head_at, seen_at = read_four(queue + FIFO * 8)
+    fifo, _, head_at, copy_at = read_four(queue + FIFO * 8)
     slots = read(queue, SLOTS)
     posted_at = read(peer_at, POSTED)
     tl.debug_barrier()
-    index = tl.atomic_add(word(head_at, 0), count, sem="relaxed", scope="gpu") + (count - 1)
-    status = _wait_for_room(queue, seen_at, index, slots)
-    tl.atomic_add(word(posted_at, 0), count, sem="release", scope="sys")
+    # An entry is counted before it takes an index: `flush` waits until as many have ended as were counted, in the order
+    # of indexes. The host sees the entry after the bytes that it tells of.
+    tl.atomic_add(word(posted_at, 0), count, sem="relaxed", scope="gpu")
+    index = tl.atomic_add(word(head_at, 0), count, sem="acq_rel", scope="sys") + (count - 1)
+    status = _wait_for_room(queue, copy_at, index, slots)
     return status, index, fifo, slots
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import ENDED, FAILURE, MODE, PEER_COUNT, PEER_SEEN, POSTED
+from zerohop.device.triton.fields import ENDED, ENDED_COPY, FAILURE, MODE, PEER_COUNT, POSTED
 from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, post, post_value
-from zerohop.device.triton.waits import follow
+from zerohop.device.triton.waits import wait_for_count
 from zerohop.device.triton.words import (
     FAILED,
     OK,
@@ -138,7 +138,7 @@ def flush(queue, peer):
         else:
             found = tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu")
             if found >= 0:
-                status, found = follow(queue, peer, ended_at, read(peer_at, PEER_SEEN), found, False)
+                status, found = wait_for_count(queue, peer, ended_at, read(peer_at, ENDED_COPY), found, False)
         if (status == OK) & ((found & FAILURE) != 0):
             status = state_of(queue, peer)
             if status == OK:

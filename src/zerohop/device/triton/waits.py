@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import HEAD, RENEWED, TIMEOUT_NS
+from zerohop.device.triton.fields import HEAD, POLLED, TIMEOUT_NS
 from zerohop.device.triton.words import (
     HAS_ATOMIC_LOAD,
     OK,
@@ -32,8 +32,8 @@ def _acquire(queue):
 
 @triton.jit
 def _has_reached(address, wanted, on_host):
-    # Triton 3.6 makes a load of an addition of 0, and gives all threads what one has read. Where it makes no load, a
-    # GPU's atomic may undo what the host writes.
+    # In Triton 3.6 an atomic addition of 0 is the acquire that gives all threads one value. It is not for memory of the
+    # host: there it may be a read and a write, and undo what the host has written in between.
     reached = tl.full((), 0, tl.int32)
     if HAS_ATOMIC_LOAD:
         reached = (look_together(address) >= wanted).to(tl.int32)
@@ -70,57 +70,59 @@ def wait_for(queue, peer, address, number, on_host):
 
 
 @triton.jit
-def _says(value, wanted):
-    """Tell whether a word in which the host counts says enough, or that something has failed."""
+def _reached_or_failed(value, wanted):
+    """Tell whether a counter of the host has reached a number, or carries the failure bit."""
     return ((value < 0) | ((value & _COUNT) >= wanted)).to(tl.int32)
 
 
 @triton.jit
-def follow(queue, peer, host, copy, number, renews: tl.constexpr):
-    """Wait until a word in which the host counts says enough; return the status, and what the word says.
+def wait_for_count(queue, peer, host, copy, number, progress_restarts: tl.constexpr):
+    """Wait until a counter of the host is ``number`` or more, or carries FAILURE; return the status and the counter.
 
-    One of all programs that wait for the word looks at it. It keeps a copy in the memory of the GPU for the others:
-    looks of them all over PCIe would leave no room for their entries. ``renews``: the time begins anew when the host
-    has counted on.
+    Of the programs that wait for the same counter only one polls the memory of the host. It copies the counter into
+    memory of the GPU, where the others poll it: if all of them polled over PCIe, their reads would fill the link, and
+    entries would not pass. ``progress_restarts``: the time begins again whenever the counter has grown.
     """
     status = as_word(OK)
     wanted = as_word(number)
-    value = tl.atomic_or(word(copy, 0), RENEWED, sem="acquire", scope="sys")
-    looks = ((value & RENEWED) == 0).to(tl.int32)
-    if _says(value & ~RENEWED, wanted) == 0:
-        begun_with = value
+    value = tl.atomic_or(word(copy, 0), POLLED, sem="acquire", scope="sys")
+    polls = ((value & POLLED) == 0).to(tl.int32)
+    if _reached_or_failed(value & ~POLLED, wanted) == 0:
+        last = value
         spins = tl.full((), 0, tl.int32)
         until = now() + read(queue, TIMEOUT_NS)
-        while (_says(value & ~RENEWED, wanted) == 0) & (status == OK):
-            if looks != 0:
+        while (_reached_or_failed(value & ~POLLED, wanted) == 0) & (status == OK):
+            if polls != 0:
                 found = look_together(host)
-                if (found != value) & (_says(found, wanted) == 0):
-                    tl.atomic_xchg(word(copy, 0), found | RENEWED, sem="release", scope="gpu")
+                if (found != value) & (_reached_or_failed(found, wanted) == 0):
+                    tl.atomic_xchg(word(copy, 0), found | POLLED, sem="release", scope="gpu")
                 value = found
             else:
                 value = tl.atomic_add(word(copy, 0), 0, sem="acquire", scope="sys")
-                if (value & RENEWED) == 0:
-                    before = tl.atomic_cas(word(copy, 0), value, value | RENEWED, sem="acquire", scope="gpu")
-                    looks = (before == value).to(tl.int32)
+                if (value & POLLED) == 0:
+                    before = tl.atomic_cas(word(copy, 0), value, value | POLLED, sem="acquire", scope="gpu")
+                    polls = (before == value).to(tl.int32)
+                    # The one before may have stopped for a reason that ends this wait as well.
+                    spins = tl.where(polls != 0, _SPINS - 1, spins)
             spins += 1
             if spins == _SPINS:
                 spins = tl.full((), 0, tl.int32)
-                if renews:
-                    if ((value ^ begun_with) & ~RENEWED) != 0:
-                        begun_with = value
+                if progress_restarts:
+                    if ((value ^ last) & ~POLLED) != 0:
+                        last = value
                         until = now() + read(queue, TIMEOUT_NS)
-                # One of them is enough to look at states, too.
-                if looks != 0:
+                # Only the one that polls reads the states: they are in memory of the host as well.
+                if polls != 0:
                     status = state_by(queue, peer, until)
                 else:
                     status = as_word(agreed((now() > until).to(tl.int32) * TIMED_OUT))
         if status != OK:
             # One look more: what was waited for may have come with the reason to stop.
             value = look_together(host)
-            if _says(value, wanted) != 0:
+            if _reached_or_failed(value, wanted) != 0:
                 status = as_word(OK)
-    if looks != 0:
-        tl.atomic_xchg(word(copy, 0), value & ~RENEWED, sem="release", scope="gpu")
+    if polls != 0:
+        tl.atomic_xchg(word(copy, 0), value & ~POLLED, sem="release", scope="gpu")
         _acquire(queue)
     tl.debug_barrier()
-    return status, value & ~RENEWED
+    return status, value & ~POLLED

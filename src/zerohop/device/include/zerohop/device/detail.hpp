@@ -1,15 +1,11 @@
-// Declares the parts of the functions for kernels: checks, bounded waits, entries of the FIFO, copies.
+// Declares the parts of the functions for kernels: checks, entries of the FIFO, copies.
 #pragma once
 
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/waits.hpp"
 
 namespace zerohop::device {
-
-struct Found {
-    Word status;
-    Word value; // from before
-};
 
 namespace detail {
 
@@ -37,27 +33,24 @@ ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
     return found;
 }
 
-ZEROHOP_DEVICE_FN bool exists(const Peer& peer) {
-    return peer.posted != 0;
+// Has flushes of all peers look at the states.
+ZEROHOP_DEVICE_FN void fail_all(const Queue* queue) {
+    for (Word i = 0; i < queue->peer_count; ++i) {
+        (void)platform::mark(queue->peers[i].posted, kFailure);
+    }
 }
 
 // Notes, for the host and for all waits, that a request cannot be right.
 ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer& peer) {
     if (queue->layout == kLayout) {
         platform::publish(exists(peer) ? peer.state : queue->state, kFailed);
-        for (Word i = 0; !exists(peer) && i < queue->peer_count; ++i) {
-            (void)platform::mark(queue->peers[i].posted, kFailure);
-        }
         if (exists(peer)) {
             (void)platform::mark(peer.posted, kFailure);
+        } else {
+            fail_all(queue);
         }
     }
     return kFailed;
-}
-
-ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer& peer) {
-    const Word state = platform::look(queue->state);
-    return state == kOk && exists(peer) ? platform::look(peer.state) : state;
 }
 
 // Tells whether a peer has an aligned word at an offset, and the handle gives these rights.
@@ -72,108 +65,22 @@ ZEROHOP_DEVICE_FN bool is_transfer(Op op, const Peer& peer, Word there, const Lo
            ((peer.rights & (put ? kWrite : kRead)) != 0) & ((local.rights & (put ? kRead : kWrite)) != 0);
 }
 
-ZEROHOP_DEVICE_FN bool reached(Word address, Word number, bool near) { // as signed numbers
-    const Word found = near ? platform::look_near(address) : platform::look(address);
-    return static_cast<long long>(found) >= static_cast<long long>(number);
-}
-
-// Waits until a word that others change is a number or more. `near`: it is in memory of this device.
-ZEROHOP_DEVICE_FN Word wait_for(const Queue* queue, const Peer& peer, Word address, Word number, bool near) {
-    // Looks between two at the clock and at words of the host, which take longer.
-    constexpr unsigned kSpins = 64;
-    const Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
-    for (;;) {
-        ZEROHOP_NO_UNROLL
-        for (unsigned spins = 0; spins < kSpins; ++spins) {
-            if (reached(address, number, near)) {
-                return kOk;
-            }
-            platform::relax();
-        }
-        Word status = state_of(queue, peer);
-        if (status == kOk && platform::now_ns() > until) {
-            status = kTimedOut;
-        }
-        if (status != kOk) {
-            return reached(address, number, near) ? kOk : status;
-        }
-    }
-}
-
-ZEROHOP_DEVICE_FN bool says(Word value, Word number) { // enough, or that something has failed
-    return (value & kFailure) != 0 || value >= number;
-}
-
-// Waits until a word in which the host counts says enough; gives what it says.
-//
-// One of all kernels that wait for the word looks at it. It keeps a copy in the memory of the device for the others:
-// looks of them all over PCIe would leave no room for their entries. `renews`: the time begins anew when the host has
-// counted on.
-ZEROHOP_DEVICE_FN Found follow(const Queue* queue, const Peer& peer, Word host, Word copy, Word number, bool renews) {
-    constexpr unsigned kSpins = 64;
-    Word value = platform::mark(copy, kRenewed);
-    bool looks = (value & kRenewed) == 0;
-    Word status = kOk;
-    if (!says(value & ~kRenewed, number)) {
-        Word begun_with = value;
-        Word until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
-        ZEROHOP_NO_UNROLL
-        for (unsigned spins = 1;; ++spins) {
-            // One loop for both: threads of a warp may have to take their turns together.
-            if (looks) {
-                const Word found = platform::look(host);
-                if (found != value && !says(found, number)) {
-                    platform::publish_near(copy, found | kRenewed);
-                }
-                value = found;
-            } else {
-                value = platform::look_near(copy);
-                looks = (value & kRenewed) == 0 && platform::swap_if(copy, value, value | kRenewed) == value;
-            }
-            if (says(value & ~kRenewed, number)) {
-                break;
-            }
-            platform::relax();
-            if (spins % kSpins != 0) {
-                continue;
-            }
-            if (renews && ((value ^ begun_with) & ~kRenewed) != 0) {
-                begun_with = value;
-                until = platform::now_ns() + platform::read_once(&queue->timeout_ns);
-            }
-            // One of them is enough to look at states, too.
-            status = looks ? state_of(queue, peer) : kOk;
-            if (status == kOk && platform::now_ns() > until) {
-                status = kTimedOut;
-            }
-            if (status != kOk) {
-                value = platform::look(host);
-                status = says(value, number) ? kOk : status;
-                break;
-            }
-        }
-    }
-    if (looks) {
-        platform::publish_near(copy, value & ~kRenewed);
-    }
-    return {status, value & ~kRenewed};
-}
-
 // --- entries; one thread ---------------------------------------------------------------------------------------------
 
 // `taken`: entries that were taken out, from an earlier look.
 ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index, Word taken) {
     const Word slots = platform::read_once(&queue->slots);
-    if (index - (taken & ~kRenewed) < slots) {
+    if (index - (taken & ~kPolled) < slots) {
         return kOk;
     }
     // The host takes entries, however many others wait for slots.
-    const Word status = follow(queue, Peer{}, platform::read_once(&queue->taken), platform::read_once(&queue->seen),
-                               index - slots + 1, true)
+    const Word status = wait_for_count(queue, Peer{}, platform::read_once(&queue->taken),
+                                       platform::read_once(&queue->taken_copy), index - slots + 1, true)
                             .status;
     if (status == kTimedOut) {
-        // The entry has its index by now, and nobody writes it: the FIFO ends here, for all.
+        // The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
         platform::publish(queue->state, status);
+        fail_all(queue);
     }
     return status;
 }
@@ -187,11 +94,12 @@ ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) 
 
 // `count`: 1 or 2 entries. Gives the index of the last one.
 ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
-    // These are under way while order() waits.
+    // An entry is counted before it takes an index: flush() waits until as many have ended as were counted, in the
+    // order of indexes. The host sees it after the bytes that it tells of.
     (void)platform::count(peer.posted, count);
+    platform::order();
     const Word index = platform::count(platform::read_once(&queue->head), count);
-    const Word taken = platform::peek(platform::read_once(&queue->seen));
-    platform::order(); // the host sees the entry after the bytes that it tells of
+    const Word taken = platform::peek(platform::read_once(&queue->taken_copy));
     const Word status = wait_for_room(queue, index + count - 1, taken);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);
@@ -207,7 +115,7 @@ ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, const Peer& peer) {
     Found found{kOk, platform::count(peer.posted, 0)};
     if ((found.value & kFailure) == 0) {
         found = peer.mode == kPeer ? Found{kOk, platform::look(peer.ended)}
-                                   : follow(queue, peer, peer.ended, peer.seen, found.value, false);
+                                   : wait_for_count(queue, peer, peer.ended, peer.ended_copy, found.value, false);
     }
     if (found.status == kOk && (found.value & kFailure) != 0) {
         const Word status = state_of(queue, peer);

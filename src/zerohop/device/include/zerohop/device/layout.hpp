@@ -29,10 +29,10 @@ constexpr Word kPeerLost = 2;
 constexpr Word kFailed = 3; // an entry was refused, or its transfer failed: the host tells why
 constexpr Word kClosed = 4;
 
-// In `posted`, `ended` and the copy of `ended`: a call or a transfer to the peer has failed, and its state tells how.
+// A bit of `posted`, `ended` and the copy of `ended`: a call or a transfer to the peer has failed; its state tells how.
 constexpr Word kFailure = Word(1) << 63;
-// In a copy of a word of the host: a kernel is about to renew it.
-constexpr Word kRenewed = Word(1) << 62;
+// A bit of a copy of a counter of the host: one kernel polls that counter, and writes to the copy.
+constexpr Word kPolled = Word(1) << 62;
 
 constexpr Word kRead = 1;
 constexpr Word kWrite = 2;
@@ -42,10 +42,10 @@ struct Peer {
     Word base; // kPeer: where kernels reach it; kProxy: where it begins in what the peer has shared
     Word nbytes;
     Word rights;
-    Word posted; // address of the number of entries that kernels have posted to it; in memory of the device
-    Word ended;  // address of the number of entries that have ended; the host writes it
-    Word state;  // address of its state; the host and kernels write it
-    Word seen;   // address of the copy that kernels keep of `ended`; in memory of the device
+    Word posted;     // address of the number of entries that kernels have posted to it; in memory of the device
+    Word ended;      // address of the number of entries that have ended and can be seen there; the host writes it
+    Word state;      // address of its state; the host and kernels write it
+    Word ended_copy; // address of the copy that kernels keep of `ended`; in memory of the device
 };
 static_assert(sizeof(Peer) == 64);
 
@@ -71,7 +71,7 @@ struct Queue {
     Word fifo;       // address of its first entry
     Word results;    // address of the first Result
     Word head;       // address of the index of the next entry; in memory of the device
-    Word seen;       // address of the copy that kernels keep of `taken`; in memory of the device
+    Word taken_copy; // address of the copy that kernels keep of `taken`; in memory of the device
     Word taken;      // address of the number of entries that the host has taken out
     Word state;      // address of the state of the whole Queue
     Word timeout_ns; // of every wait

@@ -1,6 +1,6 @@
-"""Measures kernels that send beside NVSHMEM's, in turn, on two GPUs of one host.
+"""Compares kernels that send through a Queue with kernels that do over NVSHMEM, in turn, on two GPUs of one host.
 
-    python bench/device/peers.py [--rounds N] [--json FILE|-]
+    python bench/device/nvshmem.py [--rounds N] [--json FILE|-]
 
 It compiles `nvshmem.cu` by nvcc, with the headers and libraries of the wheel of NVSHMEM, which torch brings. Each round
 runs that program and then `zerohop bench device_ping device_put`; the table has the medians of all rounds.
@@ -22,11 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from zerohop.cli.bench.device_plan import FEW_BLOCKS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIMIT: Final = 120.0  # seconds that a program may take
-FEW: Final = 8
 
 
 class Key(NamedTuple):
@@ -65,7 +66,7 @@ def run_nvshmem(program: Path, folder: Path) -> Iterator[tuple[str, Key, float]]
     """Run both processes; yield "NVSHMEM", the row and its nanoseconds for each repeat."""
     with tempfile.TemporaryDirectory() as place:
         meeting = str(Path(place) / "identifier")
-        # It looks for its bootstrap plugin by this path, and this host needs neither a NIC nor another network.
+        # NVSHMEM finds its bootstrap plugin by this path. One host needs no NIC, and no network but its own.
         environment = {
             "NVSHMEM_REMOTE_TRANSPORT": "none",
             "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "lo",
@@ -87,15 +88,18 @@ def run_nvshmem(program: Path, folder: Path) -> Iterator[tuple[str, Key, float]]
     for line in printed[0].splitlines():
         if line.startswith("{"):
             row = json.loads(line)
-            yield "NVSHMEM", Key(row["name"], row["bytes"], row["blocks"] == FEW), row["ns"]
+            yield "NVSHMEM", Key(row["name"], row["bytes"], row["blocks"] == FEW_BLOCKS), row["ns"]
 
 
 def run_zerohop() -> Iterator[tuple[str, Key, float]]:
     """Run the benchmark; yield the language, the row and the nanoseconds of its median."""
     command = [sys.executable, "-m", "zerohop.cli", "bench", "device_ping", "device_put", "--filter", "p2p peer"]
     command += ["--src", "cuda:0", "--dst", "cuda:1", "--json", "-"]
+    # It ends with an error if a target is missed; the rows are there all the same.
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT * 2)
     text = done.stdout
+    if "}" not in text:
+        raise SystemExit(f"zerohop bench ended with {done.returncode}, and has printed no rows")
     for row in json.loads(text[: text.rindex("}") + 1])["rows"]:
         if not row["verified"]:
             raise SystemExit(f"bytes are wrong: {row}")
@@ -106,13 +110,13 @@ def run_zerohop() -> Iterator[tuple[str, Key, float]]:
 
 def table(samples: dict[Key, dict[str, list[float]]]) -> Iterator[str]:
     """Yield the lines of a table of medians."""
-    yield f"{'row':<36}{'NVSHMEM':>12}{'triton':>12}{'c++':>12}   times of NVSHMEM's"
+    yield f"{'row':<36}{'NVSHMEM':>12}{'triton':>12}{'c++':>12}   times NVSHMEM's"
     for key, by in sorted(samples.items()):
         medians = {name: statistics.median(values) for name, values in by.items()}
         shown = [f"{_shown(key, medians[each])}" if each in medians else "–" for each in ("NVSHMEM", "triton", "c++")]
         peer = medians.get("NVSHMEM", 0.0)
         ratios = [f"{medians[each] / peer:.2f}" for each in ("triton", "c++") if each in medians and peer]
-        title = f"{key.name} {key.nbytes} B{f', {FEW} blocks' if key.few else ''}"
+        title = f"{key.name} {key.nbytes} B{f', {FEW_BLOCKS} blocks' if key.few else ''}"
         yield f"{title:<36}{''.join(f'{each:>12}' for each in shown)}   {' / '.join(ratios)}"
 
 
