@@ -122,3 +122,16 @@ KERNEL void put_blocks(const zd::Queue* queue, Report* report, Word nbytes, Word
         tell(report, status, BLOCK);
     }
 }
+
+// Each block gets a part of the peer's memory into local 1, flushes, and looks whether its last word has come.
+KERNEL void get_blocks(const zd::Queue* queue, Report* report, Word nbytes, Word poison) {
+    const Word place = BLOCK * nbytes;
+    Word status = zd::get<kScope>(queue, 0, place, 1, place, nbytes);
+    status = status == zd::kOk ? zd::flush<kScope>(queue, 0) : status;
+    if (status == zd::kOk && zd::platform::look(queue->locals[1].base + place + nbytes - sizeof(Word)) == poison) {
+        status = 99;
+    }
+    if (status != zd::kOk) {
+        tell(report, status, BLOCK);
+    }
+}

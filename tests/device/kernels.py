@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 import zerohop.device.triton as zd
+from zerohop.device.triton.words import local_entry
 
 
 @triton.jit
@@ -124,6 +125,22 @@ def put_blocks(queue, report, nbytes, count, at):
         status = zd.signal(queue, 0, at, 1, add=True)
     if status == 0:
         status = zd.flush(queue, 0)
+    if status != 0:
+        tell(report, status, block)
+
+
+@triton.jit
+def get_blocks(queue, report, nbytes, poison):
+    """Get a part of the peer's memory into local 1 in each program, flush, and look whether its last word has come."""
+    block = tl.program_id(0).to(tl.int64)
+    base, _, _, _ = local_entry(queue, 1)
+    status = zd.get(queue, 0, block * nbytes, 1, block * nbytes, nbytes)
+    if status == 0:
+        status = zd.flush(queue, 0)
+    if status == 0:
+        last = (base + (block + 1) * nbytes - 8).to(tl.pointer_type(tl.int64))
+        if tl.load(last, volatile=True) == poison:
+            status = tl.full((), 99, tl.int64)
     if status != 0:
         tell(report, status, block)
 

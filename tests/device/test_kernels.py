@@ -226,6 +226,15 @@ class TestMany:
         assert far("read", 1, at, 8) == blocks.to_bytes(8, "little")
         assert far("read", 1, 0, total + 64) == data[:total] + bytes([POISON]) * 64
 
+    def test_a_flush_waits_for_the_entries_of_its_own_block(self, pair: Pair, way: Way) -> None:
+        near, far, _, data = pair
+        slow = (way.language, way.device) == ("triton", "host")
+        blocks, nbytes = 4 if slow else 132 if way.device != "host" else 16, 16 << 10
+        near("queue", [far("share", 0)], [0, 1], mode=way.mode, timeout=LIMIT_S, slots=16)
+        poison = int.from_bytes(bytes([POISON]) * 8, "little", signed=True)
+        assert near("run_blocks", "get_blocks", blocks, nbytes, poison) == (OK, 0)
+        assert near("read", 1, 0, blocks * nbytes + 8) == data[: blocks * nbytes] + bytes([POISON]) * 8
+
 
 @ways(lambda way: way.language == "triton" and way.device != "host")
 class TestGraphs:
