@@ -111,8 +111,7 @@ void register_device_queue(nb::module_& m) {
              nb::arg("timeout_ns"),
              "locals: offset, bytes and rights. peers: the same, one route for each local and one for signals, or "
              "none, and whether these routes' lanes need a flush. reached: the memory that kernels reach, pinned until "
-             "it is closed. own: memory that is "
-             "pinned as long as this object.")
+             "it is closed. own: memory that is pinned as long as this object.")
         .def_prop_ro(
             "places", [](const PyProxy& self) { return self.places; },
             "The number of a device, or -1, and where the memory begins for it, of all that is reached.")

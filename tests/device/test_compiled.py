@@ -48,6 +48,7 @@ print(json.dumps(compiled))
 
 # scripts/ci_extras.sh puts Triton 3.9 here, which has tl.atomic_load; PyTorch brings an older one.
 NEWER = Path(sys.prefix) / "triton-3.9"
+MISSING = f"there is no Triton 3.9 beside the one that is installed: pip install --target {NEWER} triton==3.9.0"
 
 
 @pytest.fixture(params=["installed", "3.9"])
@@ -55,14 +56,14 @@ def triton_path(request: pytest.FixtureRequest) -> str:
     """Return a folder for PYTHONPATH that has Triton 3.9, or an empty string for the Triton that is installed."""
     if request.param == "3.9":
         if not NEWER.exists():
-            pytest.skip(f"pip install --target {NEWER} triton==3.9.0")
+            pytest.skip(MISSING)
         return str(NEWER)
     pytest.importorskip("triton", reason="kernels in Triton need it: pip install triton")
     return ""
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.skipif(not NEWER.exists(), reason=f"pip install --target {NEWER} triton==3.9.0")
+@pytest.mark.skipif(not NEWER.exists(), reason=MISSING)
 def test_in_the_interpreter_of_a_newer_triton() -> None:
     """Run some tests of test_kernels.py, which by itself uses the Triton that is installed."""
     environment = {**os.environ, "PYTHONPATH": str(NEWER)}

@@ -79,9 +79,9 @@ def _reached_or_failed(value, wanted):
 def wait_for_count(queue, peer, host, copy, number, progress_restarts: tl.constexpr):
     """Wait until a counter of the host is ``number`` or more, or carries FAILURE; return the status and the counter.
 
-    Of the programs that wait for the same counter only one polls the memory of the host. It copies the counter into
-    memory of the GPU, where the others poll it: if all of them polled over PCIe, their reads would fill the link, and
-    entries would not pass. ``progress_restarts``: the time begins again whenever the counter has grown.
+    One of the programs that wait for the same counter polls the memory of the host. It copies the counter into memory
+    of the GPU, where the others poll it: if all of them polled over PCIe, their reads would fill the link, and entries
+    would not pass. ``progress_restarts``: the time begins again whenever the counter has grown.
     """
     status = as_word(OK)
     wanted = as_word(number)

@@ -99,7 +99,7 @@ ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* 
     (void)platform::count(peer.posted, count);
     platform::order();
     const Word index = platform::count(platform::read_once(&queue->head), count);
-    const Word taken = platform::peek(platform::read_once(&queue->taken_copy));
+    const Word taken = platform::look(platform::read_once(&queue->taken_copy)); // under way together with the index
     const Word status = wait_for_room(queue, index + count - 1, taken);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);

@@ -77,17 +77,6 @@ ZEROHOP_DEVICE_FN Word look(Word address) { // at a word that others change
 #endif
 }
 
-// Looks at a word that others change, without an order: only order() orders it.
-ZEROHOP_DEVICE_FN Word peek(Word address) {
-#if defined(ZEROHOP_CUDA)
-    Word value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-    return value;
-#else
-    return look(address);
-#endif
-}
-
 // Looks at a word of this device's own memory, by an atomic addition of 0: on an H200 that returns a change 40 ns
 // before an acquire load does.
 ZEROHOP_DEVICE_FN Word look_near(Word address) {
@@ -210,7 +199,7 @@ ZEROHOP_DEVICE_FN Piece load_piece(Word address) {
                  : "memory");
     return piece;
 #else
-    return *reinterpret_cast<const Piece*>(address); // NOLINT(performance-no-int-to-ptr): an address
+    return *reinterpret_cast<const Piece*>(address); // NOLINT(performance-no-int-to-ptr): copies are given addresses
 #endif
 }
 
@@ -219,7 +208,7 @@ ZEROHOP_DEVICE_FN void store_piece(Word address, Piece piece) {
     asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(piece.words[0]), "l"(piece.words[1])
                  : "memory");
 #else
-    *reinterpret_cast<Piece*>(address) = piece; // NOLINT(performance-no-int-to-ptr): an address
+    *reinterpret_cast<Piece*>(address) = piece; // NOLINT(performance-no-int-to-ptr): copies are given addresses
 #endif
 }
 
@@ -229,7 +218,7 @@ ZEROHOP_DEVICE_FN void copy_byte(Word target, Word source) {
     asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
     asm volatile("st.global.u8 [%0], %1;" ::"l"(target), "r"(value) : "memory");
 #else
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): copies are given addresses
     *reinterpret_cast<unsigned char*>(target) = *reinterpret_cast<const unsigned char*>(source);
 #endif
 }

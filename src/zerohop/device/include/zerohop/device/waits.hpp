@@ -58,9 +58,9 @@ ZEROHOP_DEVICE_FN bool reached_or_failed(Word value, Word number) {
 
 // Waits until a counter of the host is `number` or more, or carries kFailure; returns the status and the counter.
 //
-// Of the kernels that wait for the same counter only one polls the memory of the host. It copies the counter into
-// memory of the device, where the others poll it: if all of them polled over PCIe, their reads would fill the link, and
-// entries would not pass. `progress_restarts`: the time begins again whenever the counter has grown.
+// One of the kernels that wait for the same counter polls the memory of the host. It copies the counter into memory of
+// the device, where the others poll it: if all of them polled over PCIe, their reads would fill the link, and entries
+// would not pass. `progress_restarts`: the time begins again whenever the counter has grown.
 ZEROHOP_DEVICE_FN Found wait_for_count(const Queue* queue, const Peer& peer, Word host, Word copy, Word number,
                                        bool progress_restarts) {
     Word value = platform::mark(copy, kPolled);
