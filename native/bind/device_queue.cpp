@@ -1,5 +1,5 @@
 // Binds what carries out the entries that kernels post.
-#include "bind/files.hpp"
+#include "bind/kernel_work.hpp"
 #include "device/proxy.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -7,7 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -21,13 +20,8 @@ namespace {
 using device::ControlLayout;
 using device::Proxy;
 
-// Keeps neither alive: the engine has the proxy until that is closed.
-struct PyProxy {
-    std::weak_ptr<Engine> engine;
-    std::weak_ptr<Proxy> proxy;
+struct PyProxy : PyKernelWork<Proxy> {
     std::vector<std::pair<int, uint64_t>> places; // device, and where the memory begins for it
-    // Keeps the memory that kernels write to, also after the Queue or its Context was closed.
-    std::vector<Place> kept;
 };
 
 using Locals = std::vector<std::tuple<uint64_t, uint64_t, uint8_t>>;
@@ -55,16 +49,8 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
     }
     control.check(0, ControlLayout(peers.size(), slots).nbytes);
     scratch.check(0, peers.size() * 8);
-    std::vector<Target> targets;
-    targets.reserve(reached.size());
-    for (const nb::object& each : reached) {
-        targets.push_back(Target::of(each));
-    }
-    std::vector<Target> lasting;
-    lasting.reserve(own.size());
-    for (const nb::object& each : own) {
-        lasting.push_back(Target::of(each));
-    }
+    const std::vector<Target> targets = targets_of(reached);
+    const std::vector<Target> lasting = targets_of(own);
     std::shared_ptr<Region> control_region = control.get();
     std::shared_ptr<Region> scratch_region = scratch.get();
     std::vector<std::pair<int, uint64_t>> where;
@@ -72,12 +58,7 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
     std::vector<Place> kept;
     {
         const Released release;
-        for (const Target& target : lasting) {
-            kept.emplace_back();
-            if (const Outcome outcome = target.pin(kept.back()); !outcome.ok()) {
-                throw NativeError(outcome, "");
-            }
-        }
+        kept = pinned(lasting);
         std::vector<Place> places;
         if (device >= 0) {
             control_region->register_with_devices(engine->accelerators());
@@ -99,13 +80,15 @@ void make_proxy(PyProxy* self, const std::shared_ptr<Engine>& engine, const PyRe
                                         std::move(local_facts), std::move(peer_facts), std::move(places), timeout_ns);
         engine->add_work(proxy);
     }
-    new (self) PyProxy{engine, proxy, std::move(where), std::move(kept)};
+    new (self) PyProxy{{engine, proxy, std::move(kept)}, std::move(where)};
 }
 
 } // namespace
 
 void register_device_queue(nb::module_& m) {
-    nb::class_<PyProxy>(m, "Proxy", "Carries out what kernels of a device ask for.")
+    nb::class_<PyKernelWork<Proxy>> work(m, "ProxyWork", "Looks for the entries of kernels.");
+    def_kernel_work(work);
+    nb::class_<PyProxy, PyKernelWork<Proxy>>(m, "Proxy", "Carries out what kernels of a device ask for.")
         .def("__init__", &make_proxy, nb::arg("engine"), nb::arg("control"), nb::arg("scratch"), nb::arg("slots"),
              nb::arg("locals"), nb::arg("peers"), nb::arg("reached"), nb::arg("own"), nb::arg("device"),
              nb::arg("timeout_ns"),
@@ -126,43 +109,9 @@ void register_device_queue(nb::module_& m) {
             "Where the parts of the control memory lie: taken, state, peers, bytes of a peer, results, FIFO; and its "
             "size.")
         .def(
-            "look",
-            [](const PyProxy& self) {
-                const std::shared_ptr<Engine> engine = self.engine.lock();
-                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
-                if (engine && proxy) {
-                    proxy->begin_looking();
-                    engine->kick();
-                }
-            },
-            "Polls the FIFO until stop_looking() was called as often.")
-        .def("stop_looking",
-             [](const PyProxy& self) {
-                 if (const std::shared_ptr<Proxy> proxy = self.proxy.lock()) {
-                     proxy->end_looking();
-                 }
-             })
-        .def(
-            "settle",
-            [](const PyProxy& self, uint64_t deadline_ns) {
-                const std::shared_ptr<Engine> engine = self.engine.lock();
-                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
-                if (!engine || !proxy) {
-                    return true;
-                }
-                engine->kick();
-                const uint64_t limit_ns = std::min(deadline_ns, now_ns() + kLongestSpin);
-                const Released release;
-                return engine->wait([&] { return proxy->settled(); }, limit_ns, engine->options().spin_ns);
-            },
-            nb::arg("deadline_ns"),
-            "Waits until all that was in the FIFO has ended, but not for long, so that Ctrl-C is heard; returns "
-            "whether "
-            "it has.")
-        .def(
             "lose",
             [](const PyProxy& self, size_t peer) {
-                if (const std::shared_ptr<Proxy> proxy = self.proxy.lock()) {
+                if (const std::shared_ptr<Proxy> proxy = self.work.lock()) {
                     proxy->lose(peer);
                 }
             },
@@ -170,20 +119,11 @@ void register_device_queue(nb::module_& m) {
         .def(
             "failure",
             [](const PyProxy& self, size_t peer) {
-                const std::shared_ptr<Proxy> proxy = self.proxy.lock();
+                const std::shared_ptr<Proxy> proxy = self.work.lock();
                 const Outcome found = proxy ? proxy->failure(peer) : Outcome{};
                 return std::pair(static_cast<int>(found.status), static_cast<int>(found.reason));
             },
-            nb::arg("peer"), "The status and the reason of the first failure of what was posted to a peer.")
-        .def("close", [](PyProxy& self) {
-            const std::shared_ptr<Engine> engine = self.engine.lock();
-            const std::shared_ptr<Proxy> proxy = self.proxy.lock();
-            self.proxy.reset();
-            if (engine && proxy) {
-                const Released release;
-                engine->close_work(proxy, {Status::closed, Reason::owner_closed});
-            }
-        });
+            nb::arg("peer"), "The status and the reason of the first failure of what was posted to a peer.");
 }
 
 } // namespace zerohop::bind

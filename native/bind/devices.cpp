@@ -1,5 +1,6 @@
 // Binds the devices, as the engine knows them, and the synchronization with users' streams on them.
 #include "accel/gpu/gpu_driver.hpp"
+#include "accel/idle_calls.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
 
@@ -110,6 +111,11 @@ int sim_device(Engine& engine, int number) {
 }
 
 void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
+    using accel::IdleCalls;
+    nb::class_<IdleCalls::Hold>(m, "IdleCallsHold",
+                                "Lets no call to a GPU's driver begin that waits for kernels, until end() is called.")
+        .def(nb::init<>(), nb::call_guard<Released>()) // it waits for one that has begun
+        .def("end", &IdleCalls::Hold::end);
     m.def(
         "gpu_drivers",
         [] {

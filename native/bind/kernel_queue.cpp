@@ -2,7 +2,7 @@
 #include "bind/fabric.hpp"
 
 #ifdef ZEROHOP_VERBS
-#include "bind/files.hpp"
+#include "bind/kernel_work.hpp"
 #include "fabric/kernel_queue.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -25,19 +25,14 @@ namespace {
 using device::mlx5::QueueLayout;
 using fabric::KernelQueue;
 
-// Keeps neither alive: the engine has the queue until that is closed.
-struct PyKernelQueue {
-    std::weak_ptr<Engine> engine;
-    std::weak_ptr<KernelQueue> queue;
-    std::vector<Place> kept; // memory that kernels read and write, also after the queue or its Context was closed
-};
+using PyKernelQueue = PyKernelWork<KernelQueue>;
 
 // Text, and the first request that has failed, or None: id, opcode, status, bytes, immediate, vendor's error.
 using CompletionTuple = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
 using FailureTuple = std::tuple<std::string, std::optional<CompletionTuple>>;
 
 FailureTuple failure_of(const PyKernelQueue& self) {
-    const std::shared_ptr<KernelQueue> queue = self.queue.lock();
+    const std::shared_ptr<KernelQueue> queue = self.work.lock();
     if (!queue) {
         return {};
     }
@@ -57,23 +52,14 @@ void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFa
         throw nb::value_error("not a power of two, or neither one completion nor as many");
     }
     control.check(0, QueueLayout(slots, completion_slots).nbytes);
-    std::vector<Target> lasting;
-    lasting.reserve(own.size());
-    for (const nb::object& each : own) {
-        lasting.push_back(Target::of(each));
-    }
+    const std::vector<Target> lasting = targets_of(own);
     const std::shared_ptr<fabric::Endpoint> held = endpoint.get();
     std::vector<Place> kept;
     std::shared_ptr<Region> region = control.get();
     std::shared_ptr<KernelQueue> queue;
     {
         const Released release;
-        for (const Target& target : lasting) {
-            kept.emplace_back();
-            if (const Outcome outcome = target.pin(kept.back()); !outcome.ok()) {
-                throw NativeError(outcome, "");
-            }
-        }
+        kept = pinned(lasting);
         if (on_device) {
             region->register_with_devices(engine->accelerators());
         }
@@ -86,7 +72,9 @@ void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFa
 } // namespace
 
 void register_kernel_queues(nb::module_& m) {
-    nb::class_<PyKernelQueue>(m, "FabricKernelQueue", "Posts the requests that kernels write to an endpoint.")
+    nb::class_<PyKernelQueue> bound(m, "FabricKernelQueue", "Posts the requests that kernels write to an endpoint.");
+    def_kernel_work(bound);
+    bound
         .def("__init__", &make, nb::arg("engine"), nb::arg("endpoint"), nb::arg("control"), nb::arg("own"),
              nb::arg("slots"), nb::arg("completion_slots"), nb::arg("on_device"),
              "own: memory that is pinned as long as this object; `control` is among it.")
@@ -100,47 +88,8 @@ void register_kernel_queues(nb::module_& m) {
             nb::arg("slots"), nb::arg("completion_slots"),
             "Where the parts of the control memory lie: doorbell record, doorbell, record of completions, state, "
             "blocks, completions; and its size.")
-        .def("look",
-             [](const PyKernelQueue& self) {
-                 const std::shared_ptr<Engine> engine = self.engine.lock();
-                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
-                 if (engine && queue) {
-                     queue->begin_looking();
-                     engine->kick();
-                 }
-             })
-        .def("stop_looking",
-             [](const PyKernelQueue& self) {
-                 if (const std::shared_ptr<KernelQueue> queue = self.queue.lock()) {
-                     queue->end_looking();
-                 }
-             })
-        .def(
-            "settle",
-            [](const PyKernelQueue& self, uint64_t deadline_ns) {
-                const std::shared_ptr<Engine> engine = self.engine.lock();
-                const std::shared_ptr<KernelQueue> queue = self.queue.lock();
-                if (!engine || !queue) {
-                    return true;
-                }
-                engine->kick();
-                const uint64_t limit_ns = std::min(deadline_ns, now_ns() + kLongestSpin);
-                const Released release;
-                return engine->wait([&] { return queue->settled(); }, limit_ns, engine->options().spin_ns);
-            },
-            nb::arg("deadline_ns"), "Waits until all that was rung has ended, but not for long.")
         .def("failure", &failure_of, "What has failed first: text, and a request's completion or None.")
-        .def("close",
-             [](PyKernelQueue& self) {
-                 const std::shared_ptr<Engine> engine = self.engine.lock();
-                 const std::shared_ptr<KernelQueue> queue = self.queue.lock();
-                 self.queue.reset();
-                 if (engine && queue) {
-                     const Released release;
-                     engine->close_work(queue, {Status::closed, Reason::owner_closed});
-                 }
-             })
-        .def("abandon", [](PyKernelQueue& self) { self.queue.reset(); });
+        .def("abandon", [](PyKernelQueue& self) { self.work.reset(); });
 }
 
 } // namespace zerohop::bind

@@ -42,6 +42,7 @@ from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
+from zerohop.core.runtime.kernel_work import carry_out, kernels_running
 from zerohop.core.runtime.native_operation import InFlight, begun
 from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
@@ -91,11 +92,13 @@ __all__ = [
     "all_ended",
     "begun",
     "call",
+    "carry_out",
     "check_device",
     "give_up",
     "index_array",
     "is_open",
     "keep_reached",
+    "kernels_running",
     "may_be_replaced",
     "offset_of",
     "one_line",

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop._native import NativeError, Proxy, Reason, Status
 from zerohop.config.providers import VERBS
-from zerohop.core.face import HOST, Face, RemoteBuffer, keep_reached, offset_of, region_of, start_of
+from zerohop.core.face import (
+    HOST,
+    Face,
+    RemoteBuffer,
+    carry_out,
+    keep_reached,
+    kernels_running,
+    offset_of,
+    region_of,
+    start_of,
+)
 from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
     DESCRIPTOR_BYTES,
@@ -178,27 +187,27 @@ class Queue(Face):
         within the block, such as by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is
         active the next time.
 
+        A GPU gets memory back that zerohop frees meanwhile at the end of the block: the driver frees memory only when
+        no kernel runs, and lets no copy begin while it waits for that.
+
         Raises:
             DeadlineExceeded: at the end, what was posted does not end within the Queue's ``timeout``.
             Closed: the Queue is closed.
         """
         self._check()
         if "proxy" not in self.modes:
-            yield self
+            with kernels_running(self._device):
+                yield self
             return
-        self._proxy.look()
-        try:
+        with carry_out(self._proxy, self._device, self._timeout_ns, self._late):
             yield self
-        finally:
-            self._proxy.stop_looking()
-        deadline_ns = time.monotonic_ns() + self._timeout_ns
-        while not self._proxy.settle(deadline_ns):
-            if time.monotonic_ns() >= deadline_ns:
-                self.check()
-                raise DeadlineExceeded(
-                    "what kernels have posted has not ended within the Queue's timeout",
-                    fix="find out which peer has stopped, or allow more time",
-                )
+
+    def _late(self) -> ZerohopError:
+        self.check()
+        return DeadlineExceeded(
+            "what kernels have posted has not ended within the Queue's timeout",
+            fix="find out which peer has stopped, or allow more time",
+        )
 
     def explain(self) -> str:
         """Return a line for each peer: how kernels reach it, and why not in the other way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,7 @@ import numpy as np
 from zerohop._native import FabricKernelQueue, NativeError
 from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import nanoseconds_of
-from zerohop.core.face import HOST, is_open, region_of
+from zerohop.core.face import HOST, carry_out, is_open, region_of
 from zerohop.core.memory.access import lend
 from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed
 from zerohop.fabric.completions import from_entry, translate
@@ -49,7 +48,7 @@ class KernelQueue(Resource):
             zerohop::device::mlx5::WorkQueue*``.
     """
 
-    __slots__ = ("_control", "_counters", "_descriptor", "_state_at", "_timeout_ns", "endpoint", "pointer")
+    __slots__ = ("_control", "_counters", "_descriptor", "_device", "_state_at", "_timeout_ns", "endpoint", "pointer")
 
     _native: FabricKernelQueue
     _kind = "KernelQueue"
@@ -57,6 +56,7 @@ class KernelQueue(Resource):
 
     def __init__(self, endpoint: Any, ctx: Context, device: str, timeout: float, *, collapsed: bool) -> None:
         self.endpoint = endpoint
+        self._device = device
         self._timeout_ns = nanoseconds_of(timeout)
         if timeout == 0:
             raise ValueError("timeout is more than 0 seconds")
@@ -106,19 +106,8 @@ class KernelQueue(Resource):
         self._check_open()
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
-        self._native.look()
-        try:
+        with carry_out(self._native, self._device, self._timeout_ns or _LONGEST_NS, _late):
             yield self
-        finally:
-            self._native.stop_looking()
-        deadline_ns = time.monotonic_ns() + (self._timeout_ns or _LONGEST_NS)
-        while not self._native.settle(deadline_ns):
-            if time.monotonic_ns() >= deadline_ns:
-                raise DeadlineExceeded(
-                    "what kernels have posted has not ended within the queue's timeout",
-                    fix="find out whether the peer's endpoint is connected, or allow more time",
-                    provider="verbs",
-                )
         self.check()
 
     def check(self) -> None:
@@ -153,3 +142,11 @@ class KernelQueue(Resource):
 
     def __repr__(self) -> str:
         return f"<KernelQueue of {self.endpoint!r}{', closed' if self.closed else ''}>"
+
+
+def _late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "what kernels have posted has not ended within the queue's timeout",
+        fix="find out whether the peer's endpoint is connected, or allow more time",
+        provider="verbs",
+    )

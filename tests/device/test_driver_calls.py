@@ -1,0 +1,32 @@
+"""Calls to a GPU's driver that wait for running kernels, while kernels wait for this process."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import zerohop as zh
+from support.patience import ANSWER_S
+from zerohop.device import Queue
+
+pytestmark = pytest.mark.cuda
+# How long the test looks for a call that must not come. It comes within a millisecond where nothing holds it back.
+_LOOKS_S = 0.3
+
+
+@pytest.mark.parametrize("mode", ["peer", "proxy"])
+def test_memory_is_freed_only_when_the_kernels_have_ended(mode: str) -> None:
+    with zh.Context() as here, zh.Context() as there:
+        engine, freed = here._core.engine, here.alloc(1 << 20, "cuda:0")
+        address, handle = freed.address, there.alloc(64, "cuda:0").share("rw")
+        with Queue(here, [handle], [here.alloc(64, "cuda:0")], mode=mode) as queue:  # type: ignore[arg-type]  # a str
+            assert queue.modes == (mode,)
+            with queue.active():
+                freed.close()
+                until = time.monotonic() + _LOOKS_S
+                while time.monotonic() < until:
+                    assert engine.describe(address, 1) is not None, "the driver was asked to free memory"
+            until = time.monotonic() + ANSWER_S
+            while engine.describe(address, 1) is not None:
+                assert time.monotonic() < until, "the memory was not freed"
