@@ -21,14 +21,14 @@ from zerohop.device import include_dir
 
 POSTS: Final = 64  # of each lane
 SLOTS: Final = 32 * POSTS
-LAYOUT: Final = 0x7A686D6C78350001
+LAYOUT: Final = 0x7A686D6C78350002
 LONG_NS: Final = 10**9
 ROUNDS: Final = 5
 # In the memory of the queue, behind it.
 COMPLETION: Final = 1024
 OUT: Final = 3072
 NOTHING_YET: Final = -(1 << 60)  # the last byte of a completion is 0xF0
-LANES: Final = (1, 32)
+WAYS: Final = ((1, "alone"), (32, "alone"), (32, "together"))  # lanes, and how they post
 SOURCE: Final = """
 #include "zerohop/device/work_queue.hpp"
 namespace zd = zerohop::device;
@@ -36,15 +36,15 @@ namespace mx = zerohop::device::mlx5;
 using zd::Word;
 
 // Writes the clock cycles of lane 0 for a post and for a poll, and a status.
-extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigned posts) {
+template <zd::Scope kScope> __device__ void measure(const mx::WorkQueue* queue, Word* out, unsigned posts) {
     Word status = zd::kOk;
     mx::Posted posted{zd::kOk, 0, 0};
     __syncwarp();
     const long long begun = clock64();
     for (unsigned i = 0; i < posts; ++i) {
-        posted = mx::PostWrite(queue, 0x1000, 1, 0x2000, 2, 4096);
-        mx::UpdateSendDbrRecord(queue, posted);
-        const Word rung = mx::RingDoorbell(queue, posted);
+        posted = mx::PostWrite<kScope>(queue, 0x1000, 1, 0x2000, 2, 4096);
+        mx::UpdateSendDbrRecord<kScope>(queue, posted);
+        const Word rung = mx::RingDoorbell<kScope>(queue, posted);
         status = rung != zd::kOk ? rung : status;
     }
     __syncwarp();
@@ -52,12 +52,12 @@ extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigne
     if (threadIdx.x == 0) {
         const unsigned last = (blockDim.x * posts - 1) & 0xffff;
         const Word counter = static_cast<Word>(last >> 8) << 32 | static_cast<Word>(last & 0xff) << 40;
-        zd::platform::publish(queue->completions + 56, counter);
+        zd::platform::store_release(queue->completions + 56, counter);
     }
     __syncwarp();
     const long long completed = clock64();
     for (unsigned i = 0; i < posts; ++i) {
-        const Word polled = mx::PollCq(queue, posted);
+        const Word polled = mx::PollCq<kScope>(queue, posted);
         status = polled != zd::kOk ? polled : status;
         mx::UpdateCqDbrRecord(queue);
     }
@@ -69,6 +69,12 @@ extern "C" __global__ void cycles(const mx::WorkQueue* queue, Word* out, unsigne
     if (status != zd::kOk) {
         out[2] = status;
     }
+}
+extern "C" __global__ void alone(const mx::WorkQueue* queue, Word* out, unsigned posts) {
+    measure<zd::Scope::thread>(queue, out, posts);
+}
+extern "C" __global__ void together(const mx::WorkQueue* queue, Word* out, unsigned posts) {
+    measure<zd::Scope::warp>(queue, out, posts);
 }
 """
 
@@ -113,10 +119,16 @@ class UnattachedQueue:
         self.words.copy_(words)
         torch.cuda.synchronize()
 
-    def found(self) -> tuple[int, int, int]:
-        """Return cycles for a post and for a poll, and the status."""
+    def found(self, posts: int) -> tuple[int, int]:
+        """Return cycles for a post and for a poll; end the program if anything is not as so many posts leave it."""
         post, poll, status = self.words[OUT // 8 : OUT // 8 + 3].tolist()
-        return post, poll, status
+        record, doorbell = (int(self.bell[at]).to_bytes(8, "little", signed=True) for at in (0, 256 // 8))
+        told = int.from_bytes(record[4:], "big"), int.from_bytes(doorbell[1:3], "big") + 1
+        if status or told != (posts, posts):
+            raise SystemExit(
+                f"status {status}, {told[0]} posts in the record and {told[1]} in the doorbell, not {posts}"
+            )
+        return post, poll
 
 
 def measure(device: str) -> list[dict[str, object]]:
@@ -127,11 +139,12 @@ def measure(device: str) -> list[dict[str, object]]:
     gpu.set_current()
     stream = gpu.create_stream()
     options = core.ProgramOptions(std="c++17", arch=f"sm_{gpu.arch}", include_path=[include_dir()])
-    kernel = core.Program(SOURCE, "c++", options).compile("cubin").get_kernel("cycles")
+    code = core.Program(SOURCE, "c++", options).compile("cubin")
     rows: list[dict[str, object]] = []
     for on_host in (False, True):
         queue = UnattachedQueue(device, bell_on_host=on_host)
-        for lanes in LANES:
+        for lanes, way in WAYS:
+            kernel = code.get_kernel(way)
             costs = []
             for _ in range(ROUNDS):
                 queue.reset()
@@ -139,15 +152,13 @@ def measure(device: str) -> list[dict[str, object]]:
                 arguments = [ctypes.c_uint64(at), ctypes.c_uint64(at + OUT), ctypes.c_uint32(POSTS)]
                 core.launch(stream, core.LaunchConfig(grid=1, block=lanes), kernel, *arguments)
                 stream.sync()
-                post, poll, status = queue.found()
-                if status:
-                    raise SystemExit(f"the kernel ended with status {status}")
-                costs.append((post, poll))
+                costs.append(queue.found(lanes * POSTS))
             posts, polls = zip(*costs, strict=True)
             rows.append(
                 {
                     "doorbell": "host" if on_host else "GPU",
                     "lanes": lanes,
+                    "way": way,
                     "cycles_per_post": statistics.median(posts),
                     "cycles_per_poll": statistics.median(polls),
                 }
@@ -164,8 +175,8 @@ def main() -> None:
     rows = measure(options.device)
     table = sys.stderr if options.json == "-" else sys.stdout
     for row in rows:
-        text = "doorbell in memory of the {doorbell}, {lanes} lanes: {cycles_per_post:g} cycles for a post of each lane"
-        print(f"{text}, {{cycles_per_poll:g}} for a poll".format(**row), file=table)
+        costs = "{cycles_per_post:g} cycles for a post of each lane, {cycles_per_poll:g} for a poll"
+        print(("doorbell in memory of the {doorbell}, {lanes} lanes, {way}: " + costs).format(**row), file=table)
     if options.json == "-":
         print(json.dumps({"rows": rows}, indent=1))
     elif options.json:

@@ -13,7 +13,7 @@ from typing import Any
 
 import zerohop as zh
 from device.runners import runner
-from support.patience import patience
+from support.patience import PATIENCE_S, patience
 from zerohop.device import Queue
 
 LIMIT_S = patience(10.0)
@@ -41,7 +41,7 @@ class Main:
         return bytes(self.memories[number].share(rights))
 
     def revoke(self, number: int) -> None:
-        self.memories[number].revoke(timeout=0.2)
+        self.memories[number].revoke(timeout=PATIENCE_S)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         self.memories[number].write_bytes(offset, data)

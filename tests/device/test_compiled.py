@@ -105,7 +105,15 @@ def test_in_triton(tmp_path: Path, triton_path: str) -> None:
 
 CALLS = """
 #include "zerohop/device.hpp"
+#include "zerohop/device/work_queue.hpp"
 namespace zd = zerohop::device;
+template <zd::Scope kScope> ZEROHOP_KERNEL_FN void send(const zd::mlx5::WorkQueue* queue, zd::Word* out, zd::Word n) {
+    zd::mlx5::Posted posted = zd::mlx5::PostWrite<kScope>(queue, 0x1000, 1, 0x2000, 2, n);
+    out[0] = zd::mlx5::UpdateSendDbrRecord<kScope>(queue, posted);
+    out[1] = zd::mlx5::RingDoorbell<kScope>(queue, posted);
+    out[2] = zd::mlx5::PollCq<kScope>(queue, posted);
+    zd::mlx5::UpdateCqDbrRecord(queue);
+}
 template <zd::Scope kScope> ZEROHOP_KERNEL_FN void all(const zd::Queue* queue, zd::Word* out, zd::Word n) {
     out[0] = zd::put_signal<kScope>(queue, 0, 8, 0, 3, n, 0, 5);
     out[1] = zd::flush<kScope>(queue, 0);
@@ -122,6 +130,9 @@ GPU = """#define ZEROHOP_KERNEL_FN __device__
 extern "C" __global__ void block(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::block>(q, out, 64); }}
 extern "C" __global__ void warp(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::warp>(q, out, 64); }}
 extern "C" __global__ void thread(const zd::Queue* q, zd::Word* out) {{ all<zd::Scope::thread>(q, out, 64); }}
+using zd::mlx5::WorkQueue;
+extern "C" __global__ void send_warp(const WorkQueue* q, zd::Word* out) {{ send<zd::Scope::warp>(q, out, 64); }}
+extern "C" __global__ void send_thread(const WorkQueue* q, zd::Word* out) {{ send<zd::Scope::thread>(q, out, 64); }}
 """
 
 
@@ -161,6 +172,8 @@ def test_for_the_host(standard: str, tmp_path: Path) -> None:
     source = tmp_path / "host.cpp"
     every = "template void all<zd::Scope::{0}>(const zd::Queue*, zd::Word*, zd::Word);\n"
     scopes = "".join(every.format(scope) for scope in ("block", "warp", "thread"))
+    send = "template void send<zd::Scope::{0}>(const zd::mlx5::WorkQueue*, zd::Word*, zd::Word);\n"
+    scopes += "".join(send.format(scope) for scope in ("warp", "thread"))
     source.write_text(f"#define ZEROHOP_KERNEL_FN\n{CALLS}{scopes}", "utf-8")
     command = ["c++", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", device.include_dir()]
     subprocess.run([*command, str(source)], check=True, timeout=patience(60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -38,3 +39,15 @@ def test_cuda_finds_no_fault(tool: str, scope: str) -> None:
     told = run(checker, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "device.one_process", scope)
     assert "ok" in told
     assert "0 errors" in told or "0 hazards" in told
+
+
+def test_threads_and_warps_write_requests_of_a_nic() -> None:
+    pytest.importorskip("cuda.core")
+    pytest.importorskip("torch")
+    program = TESTS.parent / "bench" / "device" / "work_queue.py"
+    told = run(sys.executable, str(program), "--json", "-")
+    assert {(row["lanes"], row["way"]) for row in json.loads(told)["rows"]} == {
+        (1, "alone"),
+        (32, "alone"),
+        (32, "together"),
+    }

@@ -208,6 +208,26 @@ TEST_CASE("device work queue: many threads, a short queue, late completions, and
     }
 }
 
+TEST_CASE("device work queue: one thread rings for those that have become ready meanwhile") {
+    Rig rig(16, false);
+    mlx5::Posted first = rig.post(0, 0, 8);
+    mlx5::Posted second = rig.post(8, 8, 8);
+    mlx5::Posted third = rig.post(16, 16, 8);
+    REQUIRE(mlx5::UpdateSendDbrRecord(&rig.queue, first) == zd::kOk);
+    REQUIRE(rig.ring(second) == zd::kOk);
+    REQUIRE(rig.ring(third) == zd::kOk);
+    CHECK_FALSE(rig.assist.poll()); // nobody has rung
+    REQUIRE(mlx5::RingDoorbell(&rig.queue, first) == zd::kOk);
+    CHECK(rig.assist.poll());
+    CHECK(mlx5::PollCq(&rig.queue, third) == zd::kOk);
+    CHECK(rig.counters[2] == 3);
+    CHECK(rig.remote[16] == rig.local[16]);
+    mlx5::Posted next = rig.post(24, 24, 8);
+    REQUIRE(rig.ring(next) == zd::kOk);
+    CHECK(rig.assist.poll());
+    CHECK(rig.remote[24] == rig.local[24]);
+}
+
 TEST_CASE("device work queue: a wrong key or range is a status, and what is behind it is not carried out") {
     for (const bool collapsed : {false, true}) {
         for (const bool remote : {false, true}) {
@@ -331,7 +351,8 @@ TEST_CASE("device work queue: a doorbell without its record, or with bits of the
         Rig rig(16, false);
         const mlx5::Posted posted = rig.post(0, 0, 8);
         __atomic_store_n(reinterpret_cast<Word*>(rig.queue.record), record, __ATOMIC_RELEASE);
-        __atomic_store_n(reinterpret_cast<Word*>(rig.queue.doorbell), posted.doorbell, __ATOMIC_RELEASE);
+        __atomic_store_n(reinterpret_cast<Word*>(rig.queue.doorbell), mlx5::doorbell_of(posted.index, kNumber),
+                         __ATOMIC_RELEASE);
         CHECK(rig.assist.poll());
         CHECK(mlx5::PollCq(&rig.queue, posted) == zd::kFailed);
         CHECK(rig.remote[0] == 0xA5);

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop.core.face import Context
 
 TIMED_OUT: Final = 1  # of `zerohop/device/layout.hpp`
-LAYOUT: Final = 0x7A686D6C78350001  # of zerohop/device/work_queue.hpp
+LAYOUT: Final = 0x7A686D6C78350002  # of zerohop/device/work_queue.hpp
 _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
 _MOST_SLOTS: Final = 1 << 15
 _WORDS: Final = 14  # of the descriptor

@@ -27,7 +27,7 @@ struct Places {
 __device__ Word spin(Word at, Word value, bool near) {
     Word spins = 0;
     if (threadIdx.x == 0) {
-        while ((near ? zd::platform::look_near(at) : zd::platform::look(at)) < value && spins < kSpins) {
+        while ((near ? zd::platform::load_near(at) : zd::platform::load_relaxed(at)) < value && spins < kSpins) {
             ++spins;
         }
     }
@@ -83,7 +83,7 @@ extern "C" __global__ void ping(const zd::Queue* queue, Out* out, Word first, Wo
             copy_plain(places.target + kPayloadAt, places.source, nbytes);
             __syncthreads();
             if (threadIdx.x == 0) {
-                zd::platform::publish(places.target, base + turn);
+                zd::platform::store_release(places.target, base + turn);
             }
         } else if (status == zd::kOk) {
             status = zd::put_signal(queue, 0, kPayloadAt, 0, 0, nbytes, 0, base + turn);
@@ -145,7 +145,7 @@ extern "C" __global__ void turns(const zd::Queue* queue, Out* out, Word rounds, 
         }
         if (how == kPlain) {
             if (threadIdx.x == 0) {
-                zd::platform::publish(places.source, turn);
+                zd::platform::store_relaxed(places.source, turn);
             }
             status = spin(places.inbox, turn, false);
         } else {

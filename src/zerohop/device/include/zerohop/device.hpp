@@ -10,6 +10,7 @@
 #include "zerohop/device/detail.hpp"
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/threads.hpp"
 
 namespace zerohop::device {
 
@@ -116,7 +117,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
     Word status = kOk;
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
-            (void)platform::add(peer.posted, 0); // order() is empty where count() orders by itself
+            (void)platform::fetch_add(peer.posted, 0); // fence() is empty where fetch_add_near() orders by itself
         } else {
             const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
             status = detail::post(queue, peer, &entry, 1).status;
@@ -136,7 +137,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
     Found found{kOk, 0};
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
-            found.value = platform::add(peer.base + offset, value);
+            found.value = platform::fetch_add(peer.base + offset, value);
         } else {
             const Entry entry = value_entry(Op::fetch_add, peer_number, offset, value);
             found = detail::result(queue, peer, detail::post(queue, peer, &entry, 1));
@@ -156,7 +157,7 @@ ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word 
     Found found{kOk, 0};
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
-            found.value = platform::swap_if(peer.base + offset, expected, desired);
+            found.value = platform::compare_swap(peer.base + offset, expected, desired);
         } else {
             const Entry entries[2] = {value_entry(Op::compare, peer_number, offset, expected),
                                       value_entry(Op::compare_swap, peer_number, offset, desired)};

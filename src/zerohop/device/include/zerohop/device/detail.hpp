@@ -3,6 +3,7 @@
 
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/threads.hpp"
 #include "zerohop/device/waits.hpp"
 
 namespace zerohop::device {
@@ -36,16 +37,16 @@ ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
 // Has flushes of all peers look at the states.
 ZEROHOP_DEVICE_FN void fail_all(const Queue* queue) {
     for (Word i = 0; i < queue->peer_count; ++i) {
-        (void)platform::mark(queue->peers[i].posted, kFailure);
+        (void)platform::fetch_or_near(queue->peers[i].posted, kFailure);
     }
 }
 
 // Notes, for the host and for all waits, that a request cannot be right.
 ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer& peer) {
     if (queue->layout == kLayout) {
-        platform::publish(exists(peer) ? peer.state : queue->state, kFailed);
+        platform::store_release(exists(peer) ? peer.state : queue->state, kFailed);
         if (exists(peer)) {
-            (void)platform::mark(peer.posted, kFailure);
+            (void)platform::fetch_or_near(peer.posted, kFailure);
         } else {
             fail_all(queue);
         }
@@ -79,7 +80,7 @@ ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index, Word taken)
                             .status;
     if (status == kTimedOut) {
         // The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
-        platform::publish(queue->state, status);
+        platform::store_release(queue->state, status);
         fail_all(queue);
     }
     return status;
@@ -89,17 +90,18 @@ ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) 
     const Word at =
         platform::read_once(&queue->fifo) + (index & (platform::read_once(&queue->slots) - 1)) * sizeof(Entry);
     const Word lap = lap_of(index, platform::read_once(&queue->slots));
-    platform::note_pair(at, entry.first | lap, entry.second | lap);
+    platform::store_pair(at, entry.first | lap, entry.second | lap);
 }
 
 // `count`: 1 or 2 entries. Gives the index of the last one.
 ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
     // An entry is counted before it takes an index: flush() waits until as many have ended as were counted, in the
     // order of indexes. The host sees it after the bytes that it tells of.
-    (void)platform::count(peer.posted, count);
-    platform::order();
-    const Word index = platform::count(platform::read_once(&queue->head), count);
-    const Word taken = platform::look(platform::read_once(&queue->taken_copy)); // under way together with the index
+    (void)platform::fetch_add_near(peer.posted, count);
+    platform::fence();
+    const Word index = platform::fetch_add_near(platform::read_once(&queue->head), count);
+    const Word taken =
+        platform::load_acquire(platform::read_once(&queue->taken_copy)); // under way together with the index
     const Word status = wait_for_room(queue, index + count - 1, taken);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);
@@ -110,11 +112,11 @@ ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* 
 // Waits until all that was posted to a peer has ended.
 ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, const Peer& peer) {
     if (peer.mode == kPeer) {
-        platform::order();
+        platform::fence();
     }
-    Found found{kOk, platform::count(peer.posted, 0)};
+    Found found{kOk, platform::fetch_add_near(peer.posted, 0)};
     if ((found.value & kFailure) == 0) {
-        found = peer.mode == kPeer ? Found{kOk, platform::look(peer.ended)}
+        found = peer.mode == kPeer ? Found{kOk, platform::load_acquire(peer.ended)}
                                    : wait_for_count(queue, peer, peer.ended, peer.ended_copy, found.value, false);
     }
     if (found.status == kOk && (found.value & kFailure) != 0) {
@@ -135,11 +137,11 @@ ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found poste
     if (status != kOk) {
         return {status, 0};
     }
-    if (platform::look(at + sizeof(Word)) != posted.value + 1) {
+    if (platform::load_acquire(at + sizeof(Word)) != posted.value + 1) {
         return {kFailed, 0}; // the result was there for longer than the timeout
     }
-    const Word value = platform::look(at);
-    platform::publish(at + sizeof(Word), 0);
+    const Word value = platform::load_acquire(at);
+    platform::store_release(at + sizeof(Word), 0);
     return {kOk, value};
 }
 
@@ -205,9 +207,9 @@ ZEROHOP_DEVICE_FN Word send_signal(const Queue* queue, Word peer_number, const P
     const bool is_first = platform::is_first<kScope>();
     if (peer.mode == kPeer) {
         if (is_first && add) {
-            (void)platform::add(peer.base + offset, value);
+            (void)platform::fetch_add(peer.base + offset, value);
         } else if (is_first) {
-            platform::publish(peer.base + offset, value);
+            platform::store_release(peer.base + offset, value);
         }
         return kOk;
     }

@@ -136,5 +136,11 @@ ZEROHOP_DEVICE_FN constexpr unsigned record_of(Word next_index) {
 ZEROHOP_DEVICE_FN constexpr Word doorbell_of(const Block& last) {
     return static_cast<Word>(last.words[1]) << 32 | last.words[0];
 }
+ZEROHOP_DEVICE_FN constexpr Word doorbell_of(Word index, unsigned queue_pair) { // behind a write
+    Block block{};
+    constexpr unsigned kSegments = 3;
+    detail::control(block, Opcode::write, index, queue_pair, kSegments, Completion::always, 0);
+    return doorbell_of(block);
+}
 
 } // namespace zerohop::device::mlx5

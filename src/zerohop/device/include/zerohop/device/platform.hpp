@@ -1,4 +1,4 @@
-// Wraps the parts of a compiler that the functions for kernels need: atomics for the whole system, barriers, a clock.
+// Wraps the parts of a compiler that the functions for kernels need: loads, stores and atomics, and a clock.
 //
 // CUDA (nvcc, NVRTC), HIP, and compilers of the host, where every thread is a kernel of its own.
 #pragma once
@@ -23,13 +23,11 @@
 
 namespace zerohop::device {
 
-// Which threads call a function together, each with the same arguments.
-enum class Scope { thread, warp, block };
-
 namespace platform {
 
-// --- memory ----------------------------------------------------------------------------------------------------------
-// All of it is global: with generic addresses each atomic would have a second form, for shared memory.
+// All memory is global: with generic addresses each atomic would have a second form, for shared memory.
+//
+// Those with `near` in their names take only words of this device's own memory.
 
 ZEROHOP_DEVICE_FN Word* pointer(Word address) {
     return reinterpret_cast<Word*>(address); // NOLINT(performance-no-int-to-ptr): descriptors hold addresses as words
@@ -65,7 +63,7 @@ template <typename Record> ZEROHOP_DEVICE_FN Record read_all(const Record* from)
 #endif
 }
 
-ZEROHOP_DEVICE_FN Word look(Word address) { // at a word that others change
+ZEROHOP_DEVICE_FN Word load_acquire(Word address) { // of a word that others change
 #if defined(ZEROHOP_CUDA)
     Word value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
@@ -77,19 +75,29 @@ ZEROHOP_DEVICE_FN Word look(Word address) { // at a word that others change
 #endif
 }
 
+ZEROHOP_DEVICE_FN Word load_relaxed(Word address) { // the same, which orders nothing
+#if defined(ZEROHOP_CUDA)
+    Word value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+#else
+    return load_acquire(address);
+#endif
+}
+
 // Looks at a word of this device's own memory, by an atomic addition of 0: on an H200 that returns a change 40 ns
 // before an acquire load does.
-ZEROHOP_DEVICE_FN Word look_near(Word address) {
+ZEROHOP_DEVICE_FN Word load_near(Word address) {
 #if defined(ZEROHOP_CUDA)
     Word value;
     asm volatile("atom.acquire.sys.global.add.u64 %0, [%1], 0;" : "=l"(value) : "l"(address) : "memory");
     return value;
 #else
-    return look(address);
+    return load_acquire(address);
 #endif
 }
 
-ZEROHOP_DEVICE_FN void publish(Word address, Word value) { // after everything that this thread knows of
+ZEROHOP_DEVICE_FN void store_release(Word address, Word value) { // after everything that this thread knows of
 #if defined(ZEROHOP_CUDA)
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 #elif defined(ZEROHOP_HIP)
@@ -99,41 +107,41 @@ ZEROHOP_DEVICE_FN void publish(Word address, Word value) { // after everything t
 #endif
 }
 
-ZEROHOP_DEVICE_FN void publish_near(Word address, Word value) { // does publish(), for kernels of this device alone
+ZEROHOP_DEVICE_FN void store_near(Word address, Word value) { // as store_release(), for kernels of this device
 #if defined(ZEROHOP_CUDA)
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 #else
-    publish(address, value);
+    store_release(address, value);
 #endif
 }
 
-// Orders all that this thread knows of before what note() and count() do next. Without a GPU these order by themselves:
-// ThreadSanitizer does not know fences.
-ZEROHOP_DEVICE_FN void order() {
+// Orders all that this thread knows of before what store_relaxed() and fetch_add_near() do next. Without a GPU these
+// order by themselves: ThreadSanitizer does not know fences.
+ZEROHOP_DEVICE_FN void fence() {
 #if defined(ZEROHOP_CUDA)
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 #endif
 }
 
-ZEROHOP_DEVICE_FN void note(Word address, Word value) {
+ZEROHOP_DEVICE_FN void store_relaxed(Word address, Word value) {
 #if defined(ZEROHOP_CUDA)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 #else
-    publish(address, value);
+    store_release(address, value);
 #endif
 }
 
 // Writes two words by one write over PCIe; either of them may be seen first.
-ZEROHOP_DEVICE_FN void note_pair(Word address, Word first, Word second) {
+ZEROHOP_DEVICE_FN void store_pair(Word address, Word first, Word second) {
 #if defined(ZEROHOP_CUDA)
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(first), "l"(second) : "memory");
 #else
-    publish(address, first);
-    publish(address + sizeof(Word), second);
+    store_release(address, first);
+    store_release(address + sizeof(Word), second);
 #endif
 }
 
-ZEROHOP_DEVICE_FN Word add(Word address, Word value) { // orders everything before and after, for the system
+ZEROHOP_DEVICE_FN Word fetch_add(Word address, Word value) { // orders everything before and after, for the system
 #if defined(ZEROHOP_CUDA)
     Word old;
     asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(value) : "memory");
@@ -145,18 +153,18 @@ ZEROHOP_DEVICE_FN Word add(Word address, Word value) { // orders everything befo
 #endif
 }
 
-ZEROHOP_DEVICE_FN Word count(Word address, Word value) { // adds to a word of this device's own
+ZEROHOP_DEVICE_FN Word fetch_add_near(Word address, Word value) { // adds to a word of this device's own
 #if defined(ZEROHOP_CUDA)
     Word old;
     asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(value) : "memory");
     return old;
 #else
-    return add(address, value);
+    return fetch_add(address, value);
 #endif
 }
 
 // Sets bits of a word of this device's own memory; returns what was there.
-ZEROHOP_DEVICE_FN Word mark(Word address, Word bits) {
+ZEROHOP_DEVICE_FN Word fetch_or_near(Word address, Word bits) {
 #if defined(ZEROHOP_CUDA)
     Word old;
     asm volatile("atom.acquire.sys.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(address), "l"(bits) : "memory");
@@ -168,7 +176,7 @@ ZEROHOP_DEVICE_FN Word mark(Word address, Word bits) {
 #endif
 }
 
-ZEROHOP_DEVICE_FN Word swap_if(Word address, Word expected, Word desired) { // returns what was there
+ZEROHOP_DEVICE_FN Word compare_swap(Word address, Word expected, Word desired) { // returns what was there
 #if defined(ZEROHOP_CUDA)
     Word old;
     asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
@@ -183,6 +191,20 @@ ZEROHOP_DEVICE_FN Word swap_if(Word address, Word expected, Word desired) { // r
 #else
     (void)__atomic_compare_exchange_n(pointer(address), &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return expected;
+#endif
+}
+
+ZEROHOP_DEVICE_FN Word compare_swap_near(Word address, Word expected,
+                                         Word desired) { // as compare_swap(), for kernels of this device
+#if defined(ZEROHOP_CUDA)
+    Word old;
+    asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(old)
+                 : "l"(address), "l"(expected), "l"(desired)
+                 : "memory");
+    return old;
+#else
+    return compare_swap(address, expected, desired);
 #endif
 }
 
@@ -221,83 +243,6 @@ ZEROHOP_DEVICE_FN void copy_byte(Word target, Word source) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): copies are given addresses
     *reinterpret_cast<unsigned char*>(target) = *reinterpret_cast<const unsigned char*>(source);
 #endif
-}
-
-// --- threads ---------------------------------------------------------------------------------------------------------
-
-template <Scope kScope> ZEROHOP_DEVICE_FN Word rank() {
-#if defined(ZEROHOP_HOST)
-    return 0;
-#else
-    const unsigned in_block = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-    return kScope == Scope::thread ? 0 : kScope == Scope::block ? in_block : in_block % warpSize;
-#endif
-}
-
-template <Scope kScope> ZEROHOP_DEVICE_FN bool is_first() {
-#if defined(ZEROHOP_HOST)
-    return true;
-#else
-    return kScope == Scope::block ? (threadIdx.x | threadIdx.y | threadIdx.z) == 0 : rank<kScope>() == 0;
-#endif
-}
-
-template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
-#if defined(ZEROHOP_HOST)
-    return 1;
-#else
-    const unsigned of_block = blockDim.x * blockDim.y * blockDim.z;
-    return kScope == Scope::thread ? 1 : kScope == Scope::block ? of_block : warpSize;
-#endif
-}
-
-template <Scope kScope> ZEROHOP_DEVICE_FN void barrier() {
-#if !defined(ZEROHOP_HOST)
-    if (kScope == Scope::block) {
-        __syncthreads();
-    } else if (kScope == Scope::warp) {
-#if defined(ZEROHOP_CUDA)
-        __syncwarp();
-#else
-        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
-        __builtin_amdgcn_wave_barrier();
-#endif
-    }
-#endif
-}
-
-// Gives all threads what the first one has, and lets none of them go on before.
-template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
-#if !defined(ZEROHOP_HOST)
-    if (kScope == Scope::block) {
-        __shared__ Word shared;
-        __syncthreads();
-        if (is_first<kScope>()) {
-            shared = value;
-        }
-        __syncthreads();
-        value = shared;
-    } else if (kScope == Scope::warp) {
-#if defined(ZEROHOP_CUDA)
-        value = __shfl_sync(0xffffffff, value, 0);
-        __syncwarp(); // the exchange of a value orders no memory
-#else
-        value = __shfl(value, 0);
-        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
-#endif
-    }
-#endif
-    return value;
-}
-
-// Does the same for a status, which is mostly 0 and then takes one barrier. Other threads have 0.
-template <Scope kScope> ZEROHOP_DEVICE_FN Word agree(Word status) {
-#if !defined(ZEROHOP_HOST)
-    if (kScope == Scope::block) {
-        return __syncthreads_or(static_cast<int>(status)) == 0 ? 0 : from_first<kScope>(status);
-    }
-#endif
-    return from_first<kScope>(status);
 }
 
 // Called in each turn of a wait. The host has fewer processors than kernels: others go first.

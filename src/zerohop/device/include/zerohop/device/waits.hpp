@@ -21,12 +21,12 @@ ZEROHOP_DEVICE_FN bool exists(const Peer& peer) {
 }
 
 ZEROHOP_DEVICE_FN Word state_of(const Queue* queue, const Peer& peer) {
-    const Word state = platform::look(queue->state);
-    return state == kOk && exists(peer) ? platform::look(peer.state) : state;
+    const Word state = platform::load_acquire(queue->state);
+    return state == kOk && exists(peer) ? platform::load_acquire(peer.state) : state;
 }
 
 ZEROHOP_DEVICE_FN bool reached(Word address, Word number, bool on_device) { // as signed numbers
-    const Word found = on_device ? platform::look_near(address) : platform::look(address);
+    const Word found = on_device ? platform::load_near(address) : platform::load_acquire(address);
     return static_cast<long long>(found) >= static_cast<long long>(number);
 }
 
@@ -63,12 +63,12 @@ ZEROHOP_DEVICE_FN bool reached_or_failed(Word value, Word number) {
 // would not pass. `progress_restarts`: the time begins again whenever the counter has grown.
 ZEROHOP_DEVICE_FN Found wait_for_count(const Queue* queue, const Peer& peer, Word host, Word copy, Word number,
                                        bool progress_restarts) {
-    Word value = platform::mark(copy, kPolled);
+    Word value = platform::fetch_or_near(copy, kPolled);
     bool polls = (value & kPolled) == 0;
     value &= ~kPolled;
     if (reached_or_failed(value, number)) {
         if (polls) {
-            platform::publish_near(copy, value);
+            platform::store_near(copy, value);
         }
         return {kOk, value};
     }
@@ -79,17 +79,17 @@ ZEROHOP_DEVICE_FN Found wait_for_count(const Queue* queue, const Peer& peer, Wor
         bool checks = spins % kSpins == 0;
         // One loop for both, which publishes before it ends: threads of a warp may have to take their turns together.
         if (polls) {
-            const Word found = platform::look(host);
+            const Word found = platform::load_acquire(host);
             const bool enough = reached_or_failed(found, number);
             if (enough || found != value) {
-                platform::publish_near(copy, enough ? found : found | kPolled);
+                platform::store_near(copy, enough ? found : found | kPolled);
             }
             value = found;
         } else {
-            const Word found = platform::look_near(copy);
+            const Word found = platform::load_near(copy);
             value = found & ~kPolled;
             if (found == value && !reached_or_failed(value, number)) {
-                polls = platform::swap_if(copy, value, value | kPolled) == value;
+                polls = platform::compare_swap(copy, value, value | kPolled) == value;
                 checks |= polls; // the one before may have stopped for a reason that ends this wait as well
             }
         }
@@ -110,9 +110,9 @@ ZEROHOP_DEVICE_FN Found wait_for_count(const Queue* queue, const Peer& peer, Wor
             status = kTimedOut;
         }
         if (status != kOk) {
-            value = platform::look(host); // it may have come with the reason to stop
+            value = platform::load_acquire(host); // it may have come with the reason to stop
             if (polls) {
-                platform::publish_near(copy, value);
+                platform::store_near(copy, value);
             }
             return {reached_or_failed(value, number) ? kOk : status, value};
         }

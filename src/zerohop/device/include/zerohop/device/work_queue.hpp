@@ -2,8 +2,9 @@
 // They have MORI's names.
 //
 // A KernelQueue's `pointer` is a `const zerohop::device::mlx5::WorkQueue*`. Requests, records, doorbells and
-// completions are those of mlx5 NICs, and this process carries them out on any RDMA device. One thread makes each call;
-// any number of threads may share a queue. Each request goes in these steps:
+// completions are those of mlx5 NICs, and this process carries them out on any RDMA device. Any number of threads may
+// share a queue. A thread posts for itself; or all threads of a warp make each call together, with Scope::warp, which
+// takes hardly longer for a request of each than one thread takes for one. Each request goes in these steps:
 //
 //     Posted posted = PostWrite(queue, local_address, local_key, remote_address, remote_key, nbytes);
 //     UpdateSendDbrRecord(queue, posted);
@@ -11,19 +12,22 @@
 //     const Word status = PollCq(queue, posted);
 //     UpdateCqDbrRecord(queue);
 //
-// After a failed step the next ones, up to PollCq(), return its status and do nothing. A kernel that has posted and
-// does not ring the doorbell keeps all others waiting, until their time is up and the queue is over. Indices have 64
-// bits and never wrap; the NIC's 16 bits are made of them. A queue pair that a NIC reads by itself is not verified on
-// hardware.
+// One of the threads that post at the same time writes the record and rings the doorbell for all of them, because the
+// fences around both take longer than the rest; for the others UpdateSendDbrRecord() and RingDoorbell() only hand their
+// requests over. After a failed step the next ones, up to PollCq(), return its status and do nothing. A thread that has
+// posted and does not take both steps keeps all others waiting, until their time is up. Indices have 64 bits and never
+// wrap; the NIC's 16 bits are made of them. A queue pair that a NIC reads by itself is not verified on hardware.
 #pragma once
 
 #include "zerohop/device/mlx5.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/threads.hpp"
+#include "zerohop/device/waits.hpp"
 
 namespace zerohop::device::mlx5 {
 
 // Stands at the beginning of a WorkQueue, and changes with everything below.
-constexpr Word kQueueLayout = 0x7a686d6c78350001;
+constexpr Word kQueueLayout = 0x7a686d6c78350002;
 
 struct WorkQueue {
     Word layout; // kQueueLayout
@@ -36,7 +40,7 @@ struct WorkQueue {
     Word completion_slots;  // as many as slots; 1: the NIC writes all of them to the same place ("collapsed")
     Word completion_record; // address of the number of completions that were taken, in 24 bits
     Word head;              // address of the index of the next free block; in memory of the device
-    Word rung;              // address of the index up to which the doorbell was rung; likewise
+    Word turn;              // address of the index up to which requests are ready, and kRinging; likewise
     Word done;              // address of the index up to which requests have completed; likewise
     Word state;             // address of the state of the queue; the host and kernels write it
     Word timeout_ns;        // of every wait
@@ -53,30 +57,40 @@ constexpr unsigned kRequestEnded = 0;
 constexpr unsigned kRequestFailed = 13;
 constexpr unsigned kInvalid = 15; // nothing was written there yet
 
+// Of `turn`: a thread rings for all requests that are ready, and for those that become so before it ends.
+constexpr Word kRinging = 1;
+
 struct Posted {
     Word status;
     Word index; // of its block
-    Word doorbell;
+    Word rings; // the index up to which this thread rings the doorbell; 0: another one does
 };
 
 namespace detail {
 
 // Ends the queue for all, unless it has ended.
 ZEROHOP_DEVICE_FN void give_up(const WorkQueue* queue, Word status) {
-    (void)platform::swap_if(queue->state, kOk, status);
+    (void)platform::compare_swap(queue->state, kOk, status);
 }
 
 // Waits until `done`, a function, gives another answer than kBusy; ends with the queue's time, or its state.
 constexpr Word kBusy = ~Word(0);
 template <typename Done> ZEROHOP_DEVICE_FN Word wait(const WorkQueue* queue, Done done) {
+    Word found = done();
+    if (found != kBusy) {
+        return found;
+    }
     const Word until = platform::now_ns() + queue->timeout_ns;
     for (;;) {
-        Word found = done();
-        if (found != kBusy) {
-            return found;
+        ZEROHOP_NO_UNROLL
+        for (unsigned spins = 0; spins < zerohop::device::detail::kSpins; ++spins) {
+            platform::relax();
+            found = done();
+            if (found != kBusy) {
+                return found;
+            }
         }
-        platform::relax();
-        const Word state = platform::look(queue->state);
+        const Word state = platform::load_acquire(queue->state);
         if (state == kOk && platform::now_ns() <= until) {
             continue;
         }
@@ -87,9 +101,9 @@ template <typename Done> ZEROHOP_DEVICE_FN Word wait(const WorkQueue* queue, Don
 
 // Moves `done` on to a later index; another thread may have moved it further.
 ZEROHOP_DEVICE_FN void move_on(const WorkQueue* queue, Word index) {
-    Word seen = platform::look(queue->done);
+    Word seen = platform::load_near(queue->done);
     while (static_cast<long long>(index - seen) > 0) {
-        const Word found = platform::swap_if(queue->done, seen, index);
+        const Word found = platform::compare_swap_near(queue->done, seen, index);
         if (found == seen) {
             return;
         }
@@ -97,18 +111,25 @@ ZEROHOP_DEVICE_FN void move_on(const WorkQueue* queue, Word index) {
     }
 }
 
+ZEROHOP_DEVICE_FN Word ready_of(Word turn) {
+    return turn / (2 * kRinging);
+}
+ZEROHOP_DEVICE_FN Word turn_of(Word ready) {
+    return ready * (2 * kRinging);
+}
+
 // Takes completions from where all are written to the same place: the counter there is of the last one. It is believed
 // only as far as there are requests: it may be an old one, from 65,536 requests before.
 ZEROHOP_DEVICE_FN Word take_collapsed(const WorkQueue* queue) {
-    const Word last = platform::look(queue->completions + 56); // counter, signature and owner in one load
+    const Word last = platform::load_acquire(queue->completions + 56); // counter, signature and owner in one load
     const auto owner = static_cast<unsigned>(last >> 56);
     const auto counter = static_cast<unsigned>((last >> 32 & 0xff) << 8 | (last >> 40 & 0xff));
     if (owner >> 4 == kInvalid) {
         return kOk;
     }
-    const Word done = platform::look(queue->done);
+    const Word done = platform::load_near(queue->done);
     const Word ahead = (counter + 1 - done) & kIndexMask;
-    if (ahead == 0 || ahead > platform::look(queue->rung) - done) {
+    if (ahead == 0 || ahead > ready_of(platform::load_near(queue->turn)) - done) {
         return kOk;
     }
     if (owner >> 4 != kRequestEnded) {
@@ -121,9 +142,9 @@ ZEROHOP_DEVICE_FN Word take_collapsed(const WorkQueue* queue) {
 
 // Takes the next completion from a ring, if it is there: each has the parity of its lap.
 ZEROHOP_DEVICE_FN Word take_from_ring(const WorkQueue* queue) {
-    const Word done = platform::look(queue->done);
+    const Word done = platform::load_near(queue->done);
     const Word at = queue->completions + (done & (queue->completion_slots - 1)) * sizeof(Completed);
-    const auto owner = static_cast<unsigned>(platform::look(at + 56) >> 56);
+    const auto owner = static_cast<unsigned>(platform::load_acquire(at + 56) >> 56);
     const unsigned lap = (done & queue->completion_slots) != 0 ? 1 : 0;
     if (owner >> 4 == kInvalid || (owner & 1) != lap) {
         return kOk;
@@ -141,84 +162,137 @@ ZEROHOP_DEVICE_FN Word take_completions(const WorkQueue* queue) {
 }
 
 ZEROHOP_DEVICE_FN bool is_done(const WorkQueue* queue, Word index) {
-    return static_cast<long long>(platform::look(queue->done) - index) > 0;
+    return static_cast<long long>(platform::load_near(queue->done) - index) > 0;
+}
+
+// Tells the NIC, by the record, of all requests before an index.
+ZEROHOP_DEVICE_FN void record(const WorkQueue* queue, Word index) {
+    platform::fence(); // the NIC sees the requests after the bytes that they send, and the record after the requests
+    platform::store_relaxed(queue->record, static_cast<Word>(record_of(index)) << 32);
 }
 
 } // namespace detail
 
-// Writes a request into the send queue: a write of 1 to kMostBytes. Waits while the queue is full.
+// Writes a request into the send queue: a write of 1 to kMostBytes. Waits while the queue is full. Of a warp either all
+// requests are posted or none.
+template <Scope kScope = Scope::thread>
 ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, unsigned local_key, Word remote_address,
                                    unsigned remote_key, Word nbytes) {
-    if (queue->layout != kQueueLayout || nbytes == 0 || nbytes > kMostBytes) {
+    static_assert(kScope != Scope::block, "threads post alone, or as a warp");
+    const Word count = platform::size<kScope>();
+    const bool refused = nbytes == 0 || nbytes > kMostBytes;
+    if (queue->layout != kQueueLayout || count > queue->slots || platform::any<kScope>(refused)) {
         return {kFailed, 0, 0};
     }
-    const Word index = platform::add(queue->head, 1);
-    const Word status = detail::wait(queue, [&] {
-        if (index - platform::look(queue->done) < queue->slots) {
-            return kOk;
+    Word status = kOk;
+    Word first = 0;
+    if (platform::is_first<kScope>()) {
+        const Word done = platform::load_relaxed(queue->done); // under way together with the index
+        first = platform::fetch_add_near(queue->head, count);
+        const Word last = first + count - 1;
+        status = last - done < queue->slots ? kOk
+                                            : detail::wait(
+                                                  queue,
+                                                  [&] {
+                                                      if (last - platform::load_near(queue->done) < queue->slots) {
+                                                          return kOk;
+                                                      }
+                                                      const Word taken = detail::take_completions(queue);
+                                                      return taken == kOk ? detail::kBusy : taken;
+                                                  });
+        if (status != kOk) {
+            // Others wait for these requests to be ready, and they never are: the queue ends here.
+            detail::give_up(queue, status);
         }
-        const Word taken = detail::take_completions(queue);
-        return taken == kOk ? detail::kBusy : taken;
-    });
+    }
+    const Word index = platform::from_first<kScope>(first) + platform::rank<kScope>();
+    status = platform::from_first<kScope>(status);
     if (status != kOk) {
-        // Others wait for this request to be rung, and it never is: the queue ends here.
-        detail::give_up(queue, status);
         return {status, index, 0};
     }
     Block block{};
     build_transfer(block, Opcode::write, index, static_cast<unsigned>(queue->number), {remote_address, remote_key},
                    {local_address, local_key}, nbytes, Completion::always);
     const Word at = queue->blocks + (index & (queue->slots - 1)) * sizeof(Block);
-    for (unsigned i = 0; i < kWordsOfBlock; i += 2) {
-        platform::note(at + i * 4, block.words[i] | static_cast<Word>(block.words[i + 1]) << 32);
+    for (unsigned i = 0; i < kWordsOfBlock; i += 4) {
+        platform::store_pair(at + i * 4, block.words[i] | static_cast<Word>(block.words[i + 1]) << 32,
+                             block.words[i + 2] | static_cast<Word>(block.words[i + 3]) << 32);
     }
-    return {kOk, index, doorbell_of(block)};
+    return {kOk, index, 0};
 }
 
-// Waits until the doorbell was rung for all requests before, and tells the NIC that this one is there.
+// Waits until all requests before are ready, and makes this one ready, or those of the warp. If no other thread rings
+// the doorbell, this one is to, and tells the NIC by the record that the requests are there.
+template <Scope kScope = Scope::thread>
 ZEROHOP_DEVICE_FN Word UpdateSendDbrRecord(const WorkQueue* queue, Posted& posted) {
-    if (posted.status != kOk) {
+    if (posted.status != kOk) { // the same for a whole warp
         return posted.status;
     }
-    posted.status =
-        detail::wait(queue, [&] { return platform::look(queue->rung) == posted.index ? kOk : detail::kBusy; });
-    if (posted.status != kOk) {
-        detail::give_up(queue, posted.status);
-        return posted.status;
-    }
-    platform::order(); // the NIC sees the request after the bytes that it sends, and the record after the request
-    platform::publish(queue->record, static_cast<Word>(record_of(posted.index + 1)) << 32);
-    return kOk;
-}
-
-// Rings the doorbell, after UpdateSendDbrRecord(); the next request's turn comes.
-ZEROHOP_DEVICE_FN Word RingDoorbell(const WorkQueue* queue, const Posted& posted) {
-    if (posted.status != kOk || platform::look(queue->rung) != posted.index) {
-        return posted.status != kOk ? posted.status : kFailed; // its record was not written
-    }
-    platform::publish(queue->doorbell, posted.doorbell);
-    platform::publish(queue->rung, posted.index + 1);
-    return kOk;
-}
-
-// Waits until a request has completed, with all before it.
-ZEROHOP_DEVICE_FN Word PollCq(const WorkQueue* queue, const Posted& posted) {
-    if (posted.status != kOk) {
-        return posted.status;
-    }
-    return detail::wait(queue, [&] {
-        if (detail::is_done(queue, posted.index)) {
+    platform::barrier<kScope>();
+    if (platform::is_first<kScope>()) {
+        const Word end = posted.index + platform::size<kScope>();
+        const Word before = detail::turn_of(posted.index);
+        const Word after = detail::turn_of(end);
+        posted.status = detail::wait(queue, [&] {
+            const Word found = platform::load_relaxed(queue->turn);
+            if (detail::ready_of(found) != posted.index ||
+                platform::compare_swap_near(queue->turn, found, after | kRinging) != found) {
+                return detail::kBusy;
+            }
+            posted.rings = found == before ? end : 0; // otherwise the one that rings finds these when it ends
             return kOk;
+        });
+        if (posted.status != kOk) {
+            detail::give_up(queue, posted.status);
+        } else if (posted.rings != 0) {
+            detail::record(queue, posted.rings);
         }
-        const Word taken = detail::take_completions(queue);
-        return taken != kOk ? taken : detail::is_done(queue, posted.index) ? kOk : detail::kBusy;
-    });
+    }
+    posted.status = platform::from_first<kScope>(posted.status);
+    return posted.status;
+}
+
+// Rings the doorbell after UpdateSendDbrRecord(), for all requests that have become ready.
+template <Scope kScope = Scope::thread>
+ZEROHOP_DEVICE_FN Word RingDoorbell(const WorkQueue* queue, Posted& posted) {
+    while (posted.status == kOk && posted.rings != 0) { // only of one thread
+        platform::fence();                              // the doorbell comes after the record
+        platform::store_relaxed(queue->doorbell, doorbell_of(posted.rings - 1, static_cast<unsigned>(queue->number)));
+        const Word rung = detail::turn_of(posted.rings);
+        const Word found = platform::compare_swap_near(queue->turn, rung | kRinging, rung);
+        posted.rings = found == (rung | kRinging) ? 0 : detail::ready_of(found);
+        if (posted.rings != 0) {
+            detail::record(queue, posted.rings);
+        }
+    }
+    platform::barrier<kScope>();
+    return posted.status;
+}
+
+// Waits until a request has completed, with all before it; of a warp, until all of its requests have.
+template <Scope kScope = Scope::thread> ZEROHOP_DEVICE_FN Word PollCq(const WorkQueue* queue, const Posted& posted) {
+    if (posted.status != kOk) {
+        return posted.status;
+    }
+    Word status = kOk;
+    if (platform::is_first<kScope>()) {
+        const Word last = posted.index + platform::size<kScope>() - 1;
+        status = detail::wait(queue, [&] {
+            if (detail::is_done(queue, last)) {
+                return kOk;
+            }
+            const Word taken = detail::take_completions(queue);
+            return taken != kOk ? taken : detail::is_done(queue, last) ? kOk : detail::kBusy;
+        });
+    }
+    return platform::from_first<kScope>(status);
 }
 
 // Tells the NIC how many completions were taken, so that their places are free again.
 ZEROHOP_DEVICE_FN void UpdateCqDbrRecord(const WorkQueue* queue) {
     constexpr unsigned kMask = 0xffffff;
-    platform::publish(queue->completion_record, big(static_cast<unsigned>(platform::look(queue->done)) & kMask));
+    platform::store_relaxed(queue->completion_record,
+                            big(static_cast<unsigned>(platform::load_near(queue->done)) & kMask));
 }
 
 } // namespace zerohop::device::mlx5

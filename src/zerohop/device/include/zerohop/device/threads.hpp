@@ -1,0 +1,107 @@
+// Declares what the threads of a block, of a warp, or one thread do together.
+#pragma once
+
+#include "zerohop/device/layout.hpp"
+#include "zerohop/device/platform.hpp"
+
+namespace zerohop::device {
+
+// Which threads call a function together, each with the same arguments.
+enum class Scope { thread, warp, block };
+
+namespace platform {
+
+template <Scope kScope> ZEROHOP_DEVICE_FN Word rank() {
+#if defined(ZEROHOP_HOST)
+    return 0;
+#else
+    const unsigned in_block = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return kScope == Scope::thread ? 0 : kScope == Scope::block ? in_block : in_block % warpSize;
+#endif
+}
+
+template <Scope kScope> ZEROHOP_DEVICE_FN bool is_first() {
+#if defined(ZEROHOP_HOST)
+    return true;
+#else
+    return kScope == Scope::block ? (threadIdx.x | threadIdx.y | threadIdx.z) == 0 : rank<kScope>() == 0;
+#endif
+}
+
+template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
+#if defined(ZEROHOP_HOST)
+    return 1;
+#else
+    const unsigned of_block = blockDim.x * blockDim.y * blockDim.z;
+    return kScope == Scope::thread ? 1 : kScope == Scope::block ? of_block : warpSize;
+#endif
+}
+
+template <Scope kScope> ZEROHOP_DEVICE_FN void barrier() {
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::block) {
+        __syncthreads();
+    } else if (kScope == Scope::warp) {
+#if defined(ZEROHOP_CUDA)
+        __syncwarp();
+#else
+        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+        __builtin_amdgcn_wave_barrier();
+#endif
+    }
+#endif
+}
+
+// Gives all threads what the first one has, and lets none of them go on before.
+template <Scope kScope> ZEROHOP_DEVICE_FN Word from_first(Word value) {
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::block) {
+        __shared__ Word shared;
+        __syncthreads();
+        if (is_first<kScope>()) {
+            shared = value;
+        }
+        __syncthreads();
+        value = shared;
+    } else if (kScope == Scope::warp) {
+#if defined(ZEROHOP_CUDA)
+        value = __shfl_sync(0xffffffff, value, 0);
+        __syncwarp(); // the exchange of a value orders no memory
+#else
+        value = __shfl(value, 0);
+        __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+#endif
+    }
+#endif
+    return value;
+}
+
+template <Scope kScope> ZEROHOP_DEVICE_FN bool any(bool found) { // tells all threads whether one of them has found it
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::block) {
+        return __syncthreads_or(static_cast<int>(found)) != 0;
+    }
+    if (kScope == Scope::warp) {
+#if defined(ZEROHOP_CUDA)
+        return __any_sync(0xffffffff, static_cast<int>(found)) != 0;
+#else
+        return __any(static_cast<int>(found)) != 0;
+#endif
+    }
+#endif
+    return found;
+}
+
+// Does the same for a status, which is mostly 0 and then takes one barrier. Other threads have 0.
+template <Scope kScope> ZEROHOP_DEVICE_FN Word agree(Word status) {
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::block) {
+        return __syncthreads_or(static_cast<int>(status)) == 0 ? 0 : from_first<kScope>(status);
+    }
+#endif
+    return from_first<kScope>(status);
+}
+
+} // namespace platform
+
+} // namespace zerohop::device
