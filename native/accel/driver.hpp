@@ -19,6 +19,8 @@
 namespace zerohop::accel {
 
 enum class MemoryKind : uint8_t { unknown, host, device };
+// Pages of the host: `registers` are those of another device, such as the doorbell of a NIC.
+enum class HostPages : uint8_t { writable, read_only, registers };
 enum class AllocatedBy : uint8_t { unknown, plain, pool, vmm };
 
 // The result of `describe`. An `allocation_id` is never used twice in a process, so that a cached registration of freed
@@ -232,9 +234,9 @@ public:
     // Makes work that is queued on the stream from now on wait until the gate is opened.
     [[nodiscard]] virtual std::shared_ptr<Gate> gate(int device, uint64_t native_stream) = 0;
     // Makes host memory fit for asynchronous copies ("pinned"), and for words that streams write, under the address
-    // that it has; the pages must stay until `unregister_host`. Pages that this process may not write are accepted if
-    // the device accepts such pages.
-    virtual Outcome register_host(void* address, size_t nbytes, bool writable) = 0;
+    // that it has; the pages must stay until `unregister_host`. Others than writable ones are accepted if the device
+    // accepts such pages.
+    virtual Outcome register_host(void* address, size_t nbytes, HostPages kind) = 0;
     // Does not wait for the devices, which may still know the memory for a while; IdleCalls tells until when. `pages`
     // stays alive until they no longer do.
     virtual Outcome unregister_host(void* address, std::shared_ptr<void> pages = nullptr) = 0;

@@ -228,6 +228,7 @@ struct UnpostableRequest {};
 struct UnpostableReceive {};
 struct UnbuiltDevice {};
 struct UnbuiltKernelQueue {};
+struct UnbuiltDirectQueue {};
 
 [[noreturn]] void raise_unbuilt() {
     throw NativeError(Status::unsupported, Reason::none, kNoVerbs);
@@ -244,6 +245,7 @@ void register_fabric(nb::module_& m) {
     def_unpostable<UnpostableReceive>(m, "FabricReceive");
     nb::class_<UnbuiltDevice>(m, "FabricDevice").def_static("open", [](const nb::args& /*which*/) { raise_unbuilt(); });
     nb::class_<UnbuiltKernelQueue>(m, "FabricKernelQueue");
+    nb::class_<UnbuiltDirectQueue>(m, "FabricDirectQueue");
     m.def("fabric_devices", &raise_unbuilt);
     m.def("fabric_why_not_direct", &raise_unbuilt);
 }

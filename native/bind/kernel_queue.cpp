@@ -31,18 +31,21 @@ using PyKernelQueue = PyKernelWork<KernelQueue>;
 using CompletionTuple = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
 using FailureTuple = std::tuple<std::string, std::optional<CompletionTuple>>;
 
+FailureTuple failure_tuple(const std::string& text, const std::optional<fabric::Completion>& found) {
+    if (!found) {
+        return {text, std::nullopt};
+    }
+    const fabric::Completion& each = *found;
+    return {text, CompletionTuple{each.id, each.opcode, each.status, each.nbytes, each.immediate, each.vendor_error}};
+}
+
 FailureTuple failure_of(const PyKernelQueue& self) {
     const std::shared_ptr<KernelQueue> queue = self.work.lock();
     if (!queue) {
         return {};
     }
     const KernelQueue::Failure found = queue->failure();
-    if (!found.completion) {
-        return {found.text, std::nullopt};
-    }
-    const fabric::Completion& each = *found.completion;
-    return {found.text,
-            CompletionTuple{each.id, each.opcode, each.status, each.nbytes, each.immediate, each.vendor_error}};
+    return failure_tuple(found.text, found.completion);
 }
 
 void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFabricEndpoint& endpoint,
@@ -69,9 +72,76 @@ void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFa
     new (self) PyKernelQueue{engine, queue, std::move(kept)};
 }
 
+// Memory of the NIC's library, which GPUs know as long as this lives.
+struct PyDirectQueue {
+    std::shared_ptr<fabric::Endpoint> endpoint; // whose queues they are
+    fabric::DirectQueue found;
+    std::vector<std::shared_ptr<HostRegistration>> registered;
+    std::vector<Place> kept; // memory that kernels read and write, also after the Context was closed
+};
+
+void make_direct(PyDirectQueue* self, const std::shared_ptr<Engine>& engine, const PyFabricEndpoint& endpoint,
+                 const PyRegion& control, const std::vector<nb::object>& own, bool on_device) {
+    const std::vector<Target> lasting = targets_of(own);
+    PyDirectQueue made{endpoint.get(), {}, {}, {}};
+    const std::shared_ptr<Region> region = control.get();
+    {
+        const Released release;
+        made.found = made.endpoint->direct_queue();
+        made.kept = pinned(lasting);
+        if (on_device) {
+            region->register_with_devices(engine->accelerators());
+            const auto drivers = engine->accelerators().in_use();
+            const fabric::DirectQueue& at = made.found;
+            using accel::HostPages;
+            const std::tuple<uint64_t, size_t, HostPages> parts[] = {
+                {at.blocks, at.slots * sizeof(device::mlx5::Block), HostPages::writable},
+                {at.record, sizeof(uint64_t), HostPages::writable},
+                {at.doorbell, sizeof(uint64_t), HostPages::registers},
+                {at.completions, at.completion_slots * sizeof(device::mlx5::Completed), HostPages::writable},
+                {at.completion_record, sizeof(uint64_t), HostPages::writable},
+            };
+            for (const auto& [address, nbytes, kind] : parts) {
+                // NOLINTNEXTLINE(performance-no-int-to-ptr): the NIC's library has told it as an address
+                auto* start = reinterpret_cast<void*>(address);
+                made.registered.push_back(std::make_shared<HostRegistration>(drivers, start, nbytes, kind));
+            }
+        }
+    }
+    new (self) PyDirectQueue(std::move(made));
+}
+
 } // namespace
 
 void register_kernel_queues(nb::module_& m) {
+    nb::class_<PyDirectQueue>(m, "FabricDirectQueue", "Keeps the queues of an endpoint within reach of kernels.")
+        .def("__init__", &make_direct, nb::arg("engine"), nb::arg("endpoint"), nb::arg("control"), nb::arg("own"),
+             nb::arg("on_device"), "own: memory that is pinned as long as this object; `control` is among it.")
+        .def_prop_ro(
+            "parts",
+            [](const PyDirectQueue& self) {
+                const fabric::DirectQueue& at = self.found;
+                return std::tuple(at.number, at.slots, at.blocks, at.record, at.doorbell, at.completions,
+                                  at.completion_slots, at.completion_record);
+            },
+            "The number of the queue pair, blocks and their address, doorbell record, doorbell, address and number of "
+            "the completions, and their record.")
+        .def(
+            "failure",
+            [](const PyDirectQueue& self) {
+                return self.endpoint ? failure_tuple("", fabric::find_failure(self.found)) : FailureTuple{};
+            },
+            "What has failed first, as FabricKernelQueue tells it.")
+        .def("close",
+             [](PyDirectQueue& self) {
+                 const Released release;
+                 self.registered.clear();
+                 self.endpoint.reset();
+             })
+        .def("abandon", [](PyDirectQueue& self) { // all of it is the parent's
+            static auto* kept = new std::vector<PyDirectQueue>;
+            kept->push_back(std::move(self));
+        });
     nb::class_<PyKernelQueue> bound(m, "FabricKernelQueue", "Posts the requests that kernels write to an endpoint.");
     def_kernel_work(bound);
     bound

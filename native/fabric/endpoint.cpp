@@ -129,6 +129,16 @@ verbs::QueuePairAddress Endpoint::address() const {
     return pair_->address();
 }
 
+DirectQueue Endpoint::direct_queue() const {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    const shim::Loaded<shim::Mlx5>& api = shim::mlx5();
+    if (!api) {
+        throw NativeError(Status::unsupported, Reason::none, api.why_not());
+    }
+    return find_direct_queue(*api, *pair_->handle(), *queue_);
+}
+
 void Endpoint::connect(const verbs::QueuePairAddress& remote) {
     const std::lock_guard lock(mutex_);
     check_open();

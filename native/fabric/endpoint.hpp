@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/descriptor.hpp"
+#include "fabric/direct_queue.hpp"
 #include "fabric/request.hpp"
 #include "provider/verbs/device.hpp"
 #include "provider/verbs/options.hpp"
@@ -40,6 +41,9 @@ public:
     // All of these throw NativeError(closed) after close().
     [[nodiscard]] verbs::QueuePairAddress address() const;
     void connect(const verbs::QueuePairAddress& remote);
+    // Returns where the queues lie, for kernels that do without this object from now on. Throws NativeError also if the
+    // device has no such queues.
+    [[nodiscard]] DirectQueue direct_queue() const;
     // One doorbell for all. Throws NativeError(would_block) with nothing posted where not all find a place. Where the
     // device refuses one, those before it are posted.
     void post(std::span<const Request* const> chain);

@@ -13,7 +13,7 @@ uint64_t unique_id(size_t number, uint64_t id) {
 } // namespace
 
 HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
-                                   size_t nbytes, bool writable, std::shared_ptr<void> pages)
+                                   size_t nbytes, accel::HostPages kind, std::shared_ptr<void> pages)
     : address_(address), pages_(std::move(pages)) {
     if (nbytes == 0) {
         return; // drivers refuse a range without bytes, and a copy of none touches nothing
@@ -21,7 +21,7 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
     drivers_.reserve(drivers.size()); // so that no registration is lost for lack of memory to note it
     try {
         for (const auto& driver : drivers) {
-            const Outcome outcome = driver->register_host(address, nbytes, writable);
+            const Outcome outcome = driver->register_host(address, nbytes, kind);
             if (!outcome.ok()) {
                 throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");
             }

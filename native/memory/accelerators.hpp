@@ -22,7 +22,7 @@ public:
     // Registers with each of the drivers. `pages`, if given, stays alive until the drivers have released it, which may
     // be after this object's end. Throws NativeError, with nothing registered.
     HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes,
-                     bool writable = true, std::shared_ptr<void> pages = nullptr);
+                     accel::HostPages kind = accel::HostPages::writable, std::shared_ptr<void> pages = nullptr);
     ~HostRegistration() { unregister(); }
     HostRegistration(const HostRegistration&) = delete;
     HostRegistration& operator=(const HostRegistration&) = delete;

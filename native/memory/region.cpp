@@ -118,8 +118,9 @@ void Region::register_with_devices(Accelerators& accelerators) {
         throw NativeError(Status::closed, Reason::none, "the memory is closed");
     }
     if (!device_registration_) {
-        device_registration_ =
-            std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_, !readonly_, pages_);
+        device_registration_ = std::make_shared<HostRegistration>(
+            accelerators.in_use(), host(), nbytes_,
+            readonly_ ? accel::HostPages::read_only : accel::HostPages::writable, pages_);
         known_to_devices_.store(true, std::memory_order_release);
     }
 }

@@ -33,8 +33,8 @@ bool StagingPool::fill() {
             return false;
         }
         try {
-            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base.get(),
-                                                               kStagingBytes * kStagingBuffers, true, base);
+            registration_ = std::make_unique<HostRegistration>(
+                accelerators_.in_use(), base.get(), kStagingBytes * kStagingBuffers, accel::HostPages::writable, base);
         } catch (const NativeError&) {
             registration_.reset(); // copies to unregistered memory are correct, only slower
         }

@@ -129,6 +129,8 @@ struct GpuApi {
 
     GpuResult (*module_load)(void**, const void*);
     GpuResult (*module_function)(void**, void*, const char*);
+    // Loads a kernel, which otherwise is loaded with its first launch. Null if the library does not have it.
+    GpuResult (*function_load)(void*);
     GpuResult (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**);
 };

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import random
+import os
+import re
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zerohop as zh
-from lab.fabric_pair import IMPATIENT, TIMEOUT, Buffer, Lab
-from zerohop.device import CLOSED, FAILED, OK, TIMED_OUT, include_dir
-from zerohop.fabric import EndpointConfig, KernelQueue
+from lab.fabric_pair import TIMEOUT, Lab
+from lab.kernel_sender import CONFIG, Sender, compiled
+from zerohop.device import CLOSED, FAILED, OK, TIMED_OUT
+from zerohop.fabric import KernelQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-KERNELS = """
-#include "zerohop/device/work_queue.hpp"
-using zerohop::device::Word;
-using namespace zerohop::device::mlx5;
-extern "C" Word send(const WorkQueue* queue, Word local, Word local_key, Word remote, Word remote_key, Word nbytes,
-                     Word count) {
-    Posted posted{};
-    for (Word i = 0; i < count; ++i) {
-        posted = PostWrite(queue, local + i * nbytes, static_cast<unsigned>(local_key), remote + i * nbytes,
-                           static_cast<unsigned>(remote_key), nbytes);
-        Word status = UpdateSendDbrRecord(queue, posted);
-        status = status == 0 ? RingDoorbell(queue, posted) : status;
-        if (status != 0) {
-            return status;
-        }
-    }
-    const Word status = PollCq(queue, posted);
-    UpdateCqDbrRecord(queue);
-    return status;
-}
-"""
-CONFIG = EndpointConfig(max_messages=16, timeout=10, retry_count=2, rnr_retry=2, on_gpu=True)
 
 
 @pytest.fixture(scope="module")
@@ -52,35 +32,7 @@ def lab(runtime_directory: None) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def send(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    library: Path = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    command = ["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-I", include_dir(), "-x", "c++", "-"]
-    subprocess.run([*command, "-o", str(library)], input=KERNELS, text=True, check=True, timeout=TIMEOUT)
-    function: Any = ctypes.CDLL(str(library)).send
-    function.restype = ctypes.c_uint64
-    function.argtypes = [ctypes.c_uint64] * 7
-    return function
-
-
-class Sender:
-    """An endpoint for kernels, which is connected to one of the CPU's, with memory on both sides."""
-
-    def __init__(self, lab: Lab, nbytes: int) -> None:
-        self.near = lab.device.create_endpoint(CONFIG)
-        self.far = lab.device.create_endpoint(IMPATIENT)
-        self.near.connect(self.far.handle)
-        self.far.connect(self.near.handle)
-        self.source = Buffer(lab.context, lab.device, nbytes, "host", 0x11)
-        self.target = Buffer(lab.context, lab.device, nbytes, "host", 0xA5)
-        self.data = random.randbytes(nbytes)
-        self.source.put(self.data)
-
-    def arguments(self, offset: int, nbytes: int, count: int) -> tuple[int, ...]:
-        there, region = self.target.remote(), self.source.region
-        return region.addr + offset, region.lkey, there.addr + offset, there.rkey, nbytes, count
-
-    def close(self) -> None:
-        for each in (self.near, self.far, self.source, self.target):
-            each.close()
+    return compiled(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture
@@ -170,6 +122,13 @@ def test_whose_the_queues_are(lab: Lab, sender: Sender) -> None:
         other.connect(sender.far.handle)
         with pytest.raises(ValueError, match="more than 0"):
             other.kernel_queue(lab.context, timeout=0)
+        with pytest.raises(ValueError, match='or "nic"'):
+            other.kernel_queue(lab.context, doorbell="hca")  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(ValueError, match="to a ring"):
+            other.kernel_queue(lab.context, doorbell="nic", collapsed=True)
+        with pytest.raises(zh.Unsupported, match=re.escape('no mlx5 device. Fix: doorbell="host"')):
+            other.kernel_queue(lab.context, doorbell="nic")
+        other.kernel_queue(lab.context).close()  # as the error says
 
 
 def test_the_endpoint_closes_it(lab: Lab, sender: Sender, send: Any) -> None:
@@ -177,3 +136,14 @@ def test_the_endpoint_closes_it(lab: Lab, sender: Sender, send: Any) -> None:
     sender.near.close()
     assert queue.closed
     assert send(queue.pointer, *sender.arguments(0, 8, 1)) == CLOSED
+
+
+def test_a_queue_that_a_nic_reads(tmp_path: Path) -> None:
+    library = tmp_path / "libmlx5.so.1"
+    source = Path(__file__).with_name("software_mlx5.cpp")
+    command = ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", "-Wl,-soname,libmlx5.so.1", str(source)]
+    subprocess.run([*command, "-o", str(library), "-libverbs"], check=True, timeout=TIMEOUT)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "lab.nic_queue", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT * 2)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

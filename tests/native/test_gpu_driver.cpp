@@ -241,14 +241,14 @@ TEST_CASE_TEMPLATE("gpu: host memory is registered once for all who ask, and giv
         static_cast<std::byte*>(mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(base != MAP_FAILED);
     const auto known = [&](size_t offset) { return gpu.driver->describe(at(base) + offset).kind == MemoryKind::host; };
-    REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage, true).ok());
+    REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage, accel::HostPages::writable).ok());
     CHECK(known(100));
     CHECK(known(100 + 3 * kPage - 1));
     CHECK_FALSE(known(99)); // memory beside it on its pages is not registered
     CHECK_FALSE(known(100 + 3 * kPage));
-    REQUIRE(other.driver->register_host(base + kPage, kPage, true).ok()); // lies within the first range
+    REQUIRE(other.driver->register_host(base + kPage, kPage, accel::HostPages::writable).ok()); // lies within the first range
     // overlaps in part: no driver takes that
-    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, true).ok());
+    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, accel::HostPages::writable).ok());
     CHECK(gpu.driver->unregister_host(base + 100).ok());
     CHECK(known(100));
     CHECK(other.driver->unregister_host(base + kPage).ok());

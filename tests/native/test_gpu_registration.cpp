@@ -186,10 +186,10 @@ TEST_CASE_TEMPLATE("gpu: host memory that the user has pinned needs nothing, and
     REQUIRE(pinned());
     // Registers all of it, a part of it, and all again: the vendor's driver itself would refuse each.
     CHECK(api.host_register(base, 8 * kPage, 3) != 0);
-    CHECK(gpu.driver->register_host(base, 8 * kPage, true).ok());
-    CHECK(gpu.driver->register_host(base + 100, 1000, true).ok());
-    CHECK(gpu.driver->register_host(base, 8 * kPage, true).ok());
-    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage, true).ok()); // not all of it is pinned
+    CHECK(gpu.driver->register_host(base, 8 * kPage, accel::HostPages::writable).ok());
+    CHECK(gpu.driver->register_host(base + 100, 1000, accel::HostPages::writable).ok());
+    CHECK(gpu.driver->register_host(base, 8 * kPage, accel::HostPages::writable).ok());
+    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage, accel::HostPages::writable).ok()); // not all of it is pinned
     // Copies may use it.
     const uint64_t memory = gpu.alloc(8 * kPage);
     const std::vector<uint8_t> data = random_bytes(8 * kPage);
@@ -212,8 +212,8 @@ TEST_CASE_TEMPLATE("gpu: pages that the process may only read are copied from, t
     const std::vector<uint8_t> data = random_bytes(4 * kPage);
     std::memcpy(pages, data.data(), data.size());
     REQUIRE(mprotect(pages, 4 * kPage, PROT_READ) == 0);
-    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, true).ok()); // nobody has declared it read-only
-    REQUIRE(gpu.driver->register_host(pages, 4 * kPage, false).ok());
+    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, accel::HostPages::writable).ok()); // nobody has declared it read-only
+    REQUIRE(gpu.driver->register_host(pages, 4 * kPage, accel::HostPages::read_only).ok());
     const uint64_t memory = gpu.alloc(4 * kPage);
     gpu.copy(memory, at(pages), data.size());
     CHECK(same_bytes(gpu.read(memory, data.size()), data));
@@ -228,7 +228,7 @@ TEST_CASE_TEMPLATE("gpu: memory of which somebody else has registered a part is 
     const InContext<Vendor> current;
     std::vector<std::byte> memory(8 * kPage);
     REQUIRE(current.api.host_register(memory.data(), 4 * kPage, 3) == 0);
-    CHECK(gpu.driver->register_host(memory.data() + 2 * kPage, 4 * kPage, true) ==
+    CHECK(gpu.driver->register_host(memory.data() + 2 * kPage, 4 * kPage, accel::HostPages::writable) ==
           Outcome{Status::unsupported, Reason::host_registered});
     CHECK(current.api.host_unregister(memory.data()) == 0);
 }

@@ -118,17 +118,27 @@ TEST_CASE_TEMPLATE("idle: while a stream waits memory is freed later, and can be
     CHECK(gpu.driver->describe(address).kind == MemoryKind::unknown);
 }
 
+TEST_CASE("idle: the first copy by kernels that are loaded waits for nothing") {
+    Gpu gpu(Cuda::api());
+    gpu.driver->load_kernels(0, "an image of its own"); // one that was loaded before is not loaded again
+    const uint64_t from = gpu.alloc(kBytes);
+    const uint64_t to = gpu.alloc(kBytes);
+    const Still<Cuda> still(gpu);
+    const std::array<CopySegment, 2> segments{{{to, from, 64}, {to + 64, from + 64, 64}}};
+    CHECK(ends(*gpu.stream->copy_many(segments, {})));
+}
+
 TEST_CASE_TEMPLATE("idle: host memory that is leaving can be registered again before the driver is told", Vendor, Cuda,
                    Hip) {
     Gpu gpu(Vendor::api());
     alignas(kPage) static std::array<std::byte, 4 * kPage> memory;
     const auto held = std::make_shared<int>(0);
-    REQUIRE(gpu.driver->register_host(memory.data(), memory.size(), true).ok());
+    REQUIRE(gpu.driver->register_host(memory.data(), memory.size(), accel::HostPages::writable).ok());
     {
         const Still<Vendor> still(gpu);
         REQUIRE(gpu.driver->unregister_host(memory.data(), held).ok());
         CHECK(held.use_count() == 2);
-        CHECK(gpu.driver->register_host(memory.data() + kPage, kPage, true).ok());
+        CHECK(gpu.driver->register_host(memory.data() + kPage, kPage, accel::HostPages::writable).ok());
     }
     settle();
     CHECK(held.use_count() == 1);
@@ -137,7 +147,7 @@ TEST_CASE_TEMPLATE("idle: host memory that is leaving can be registered again be
     settle();
     CHECK(held.use_count() == 1);
     CHECK_FALSE(is_known(gpu, memory.data()));
-    REQUIRE(gpu.driver->register_host(memory.data(), memory.size(), true).ok());
+    REQUIRE(gpu.driver->register_host(memory.data(), memory.size(), accel::HostPages::writable).ok());
     REQUIRE(gpu.driver->unregister_host(memory.data()).ok());
     settle();
 }

@@ -271,7 +271,7 @@ TEST_CASE("sim: many threads share devices and one stream") {
                 expect(finished(out).ok());
                 expect(finished(in).ok());
                 expect(received == sent);
-                expect(sim.driver->register_host(received.data(), nbytes, true).ok());
+                expect(sim.driver->register_host(received.data(), nbytes, accel::HostPages::writable).ok());
                 expect(sim.driver->unregister_host(received.data()).ok());
                 expect(device.free(memory).ok());
                 if (round % 16 == 15) {

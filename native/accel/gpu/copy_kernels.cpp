@@ -32,6 +32,14 @@ struct Ranges {
     std::array<uint64_t, kMostRanges> nbytes;
 };
 
+// Finds a kernel, and has the driver load it now: with its first launch the driver might wait for running kernels.
+void find(const GpuApi& api, void* module, const std::string& name, void*& kernel) {
+    check(api, api.module_function(&kernel, module, name.c_str()), name);
+    if (api.function_load != nullptr) {
+        check(api, api.function_load(kernel), name);
+    }
+}
+
 std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& image) {
     const CurrentContext current(device);
     current.require();
@@ -39,11 +47,10 @@ std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& 
     void* module = nullptr;
     check(device.api, device.api.module_load(&module, image.data()), "the copy kernels cannot be loaded");
     for (size_t i = 0; i < CopyKernels::kWidths.size(); ++i) {
-        const std::string name = "zh_pages_" + std::to_string(CopyKernels::kWidths[i]);
-        check(device.api, device.api.module_function(&kernels->pages[i], module, name.c_str()), name);
+        find(device.api, module, "zh_pages_" + std::to_string(CopyKernels::kWidths[i]), kernels->pages[i]);
     }
-    check(device.api, device.api.module_function(&kernels->ranges, module, "zh_ranges"), "zh_ranges");
-    check(device.api, device.api.module_function(&kernels->list, module, "zh_list"), "zh_list");
+    find(device.api, module, "zh_ranges", kernels->ranges);
+    find(device.api, module, "zh_list", kernels->list);
     int processors = 0;
     check(
         device.api,

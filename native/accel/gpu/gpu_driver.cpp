@@ -62,8 +62,8 @@ public:
     std::shared_ptr<Gate> gate(int device, uint64_t native_stream) override {
         return gate_foreign(states_.at(static_cast<size_t>(device)), native_stream);
     }
-    Outcome register_host(void* address, size_t nbytes, bool writable) override {
-        return states_.empty() ? Outcome{} : HostMemory::of(api_).add(states_, address, nbytes, writable);
+    Outcome register_host(void* address, size_t nbytes, HostPages kind) override {
+        return states_.empty() ? Outcome{} : HostMemory::of(api_).add(states_, address, nbytes, kind);
     }
     Outcome unregister_host(void* address, std::shared_ptr<void> pages) override {
         return states_.empty() ? Outcome{} : HostMemory::of(api_).remove(states_.front(), address, std::move(pages));

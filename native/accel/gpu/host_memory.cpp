@@ -13,6 +13,7 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kPortableMapped = 1 | 2; // usable in all contexts, and for words that streams write
+constexpr unsigned kRegisters = 4;          // of another device, such as the doorbell of a NIC
 constexpr unsigned kReadOnly = 8;           // for pages that the process may not write; not every device takes such
 constexpr auto kUnregisterTimeout = std::chrono::seconds(1);
 
@@ -24,7 +25,7 @@ HostMemory& HostMemory::of(const GpuApi& api) {
     return std::string_view(api.kind) == "cuda" ? *cuda : *hip;
 }
 
-Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bool writable) {
+Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, HostPages kind) {
     // Registers the range alone, not the pages around it. Neighbours on those pages would be registered in part, and
     // the driver refuses to copy such a range, even for code that knows nothing of this library.
     const auto start = reinterpret_cast<uint64_t>(address);
@@ -54,8 +55,9 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
         registered_.emplace(start, 0);
         return {};
     }
-    GpuResult result = any.api.host_register(address, nbytes, kPortableMapped);
-    if (result != 0 && result != shim::kGpuOutOfMemory && !writable) {
+    const unsigned flags = kPortableMapped | (kind == HostPages::registers ? kRegisters : 0);
+    GpuResult result = any.api.host_register(address, nbytes, flags);
+    if (result != 0 && result != shim::kGpuOutOfMemory && kind == HostPages::read_only) {
         result = any.api.host_register(address, nbytes, kPortableMapped | kReadOnly);
     }
     if (result == shim::kGpuOutOfMemory) {

@@ -21,7 +21,7 @@ public:
     // Adds a user of a range. Memory that the user program has pinned needs nothing. Returns no_memory if the host
     // cannot pin so much; host_registered if it overlaps a range without lying in it, or one whose unregistering takes
     // more than a second.
-    Outcome add(const Devices& devices, void* address, size_t nbytes, bool writable);
+    Outcome add(const Devices& devices, void* address, size_t nbytes, HostPages kind);
     // Removes a user; call it once for each add(). After the last one IdleCalls unregisters the range, unless add() has
     // taken it again, and drops `pages`.
     Outcome remove(std::shared_ptr<DeviceState> any, void* address, std::shared_ptr<void> pages);

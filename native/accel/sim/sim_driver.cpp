@@ -195,7 +195,7 @@ public:
         return gate;
     }
 
-    Outcome register_host(void* address, size_t nbytes, bool /*writable*/) override {
+    Outcome register_host(void* address, size_t nbytes, HostPages /*kind*/) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
     }
     Outcome unregister_host(void* address, std::shared_ptr<void> /*pages*/) override {

@@ -54,7 +54,7 @@ bool NotifyInbox::any() const {
 NotifyOutbox::NotifyOutbox(Accelerators& accelerators, int fd)
     : memory_(std::make_shared<NotifyMemory>(fd)),
       registration_(std::make_unique<HostRegistration>(accelerators.in_use(), &memory_->page(), sizeof(NotifyPage),
-                                                       true, memory_)) {}
+                                                       accel::HostPages::writable, memory_)) {}
 
 NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, int64_t notify, uint64_t nbytes) {
     NotifyPage& page = memory_->page();

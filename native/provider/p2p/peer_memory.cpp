@@ -25,8 +25,9 @@ PeerMemory::PeerMemory(Accelerators& accelerators, const accel::Exported& export
 
 PeerMemory::PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapping)
     : nbytes_(mapping->nbytes()), writable_(mapping->writable()), mapping_(std::move(mapping)),
-      registration_(std::make_unique<HostRegistration>(accelerators.in_use(), mapping_->data(), mapping_->nbytes(),
-                                                       mapping_->writable(), mapping_)) {}
+      registration_(std::make_unique<HostRegistration>(
+          accelerators.in_use(), mapping_->data(), mapping_->nbytes(),
+          mapping_->writable() ? accel::HostPages::writable : accel::HostPages::read_only, mapping_)) {}
 
 PeerMemory::PeerMemory(const std::shared_ptr<PeerMemory>& whole, uint64_t offset, size_t nbytes, bool writable)
     : whole_(Pin<PeerMemory>::of(whole)), offset_(offset), nbytes_(nbytes), writable_(writable && whole->writable_),

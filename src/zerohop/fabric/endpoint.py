@@ -14,7 +14,7 @@ from zerohop.core.face import HOST
 from zerohop.errors import DeadlineExceeded
 from zerohop.fabric.completions import Completion, from_entry, translate
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
-from zerohop.fabric.kernel_queue import KernelQueue
+from zerohop.fabric.kernel_queue import Doorbell, KernelQueue
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Queue, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
 from zerohop.shown import shown
@@ -156,7 +156,13 @@ class Endpoint(Resource):
             self._connected = True
 
     def kernel_queue(
-        self, ctx: Context, device: str = HOST, *, timeout: float = 30.0, collapsed: bool = False
+        self,
+        ctx: Context,
+        device: str = HOST,
+        *,
+        timeout: float = 30.0,
+        collapsed: bool = False,
+        doorbell: Doorbell = "host",
     ) -> KernelQueue:
         """Return the send queue of an endpoint made with ``on_gpu=True``, for kernels; see KernelQueue.
 
@@ -164,11 +170,14 @@ class Endpoint(Resource):
             ctx: the Context whose memory the queue takes, and whose progress thread posts what kernels write.
             device: the GPU that the kernels run on, such as ``"cuda:0"``; ``"host"``: threads of the host.
             timeout: seconds that a kernel's wait may take; an hour at most.
-            collapsed: whether all completions are written to one place; False: to a ring.
+            collapsed: whether all completions are written to one place; False: to a ring. A NIC has a ring.
+            doorbell: ``"host"``: this process reads the requests, and posts them to any RDMA device. ``"nic"``: kernels
+                write to the queue that an mlx5 NIC reads, and ring its doorbell; not verified on hardware.
 
         Raises:
             ValueError: the endpoint was made without ``on_gpu``, is not connected, or has had such a queue;
-                ``device`` or ``timeout`` is none.
+                ``device``, ``timeout`` or ``doorbell`` is none; ``collapsed`` with ``doorbell="nic"``.
+            Unsupported: ``doorbell="nic"``, and the device is no mlx5 NIC, or a GPU's driver does not map its doorbell.
             RegistrationFailed: there is no memory for it.
             Closed: the endpoint or the Context is closed.
         """
@@ -182,7 +191,7 @@ class Endpoint(Resource):
                 raise ValueError("this endpoint has had a KernelQueue already; use that one, or make a new endpoint")
             self._lent = True
         try:
-            return KernelQueue(self, ctx, device, timeout, collapsed=collapsed)
+            return KernelQueue(self, ctx, device, timeout, collapsed=collapsed, doorbell=doorbell)
         except BaseException:  # whatever it is, the next call may succeed
             self._lent = False
             raise

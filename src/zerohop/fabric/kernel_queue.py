@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from zerohop._native import FabricKernelQueue, NativeError
+from zerohop._native import FabricDirectQueue, FabricKernelQueue, NativeError
 from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import nanoseconds_of
-from zerohop.core.face import HOST, carry_out, is_open, region_of
+from zerohop.core.face import HOST, carry_out, is_open, kernels_running, region_of
 from zerohop.core.memory.access import lend
-from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed
+from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed, Unsupported
 from zerohop.fabric.completions import from_entry, translate
 from zerohop.fabric.resource import Resource
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zerohop.core.face import Context
 
-TIMED_OUT: Final = 1  # of `zerohop/device/layout.hpp`
+    _Native = FabricKernelQueue | FabricDirectQueue
+
+Doorbell = Literal["host", "nic"]
+NIC: Final = "nic"
+_DOORBELLS: Final = (HOST, NIC)
+# As zerohop/device/layout.hpp declares them.
+TIMED_OUT: Final = 1
+CLOSED: Final = 4
 LAYOUT: Final = 0x7A686D6C78350002  # of zerohop/device/work_queue.hpp
 _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
 _MOST_SLOTS: Final = 1 << 15
@@ -36,9 +44,13 @@ class KernelQueue(Resource):
     ``zerohop.device.include_dir()``), and have MORI's names: ``PostWrite``, ``UpdateSendDbrRecord``, ``RingDoorbell``,
     ``PollCq``, ``UpdateCqDbrRecord``. Requests, doorbells and completions have the form of mlx5 NICs.
 
-    The doorbell is this process's: it reads the requests and posts them to the endpoint, on any RDMA device. It looks
-    for them within ``with queue.active():``, without a pause, by the progress thread of ``ctx``. Queues that a NIC
-    reads by itself are not there yet. **Not verified on hardware**; verified on Soft-RoCE.
+    With ``doorbell="host"`` this process reads the requests and posts them to the endpoint, on any RDMA device. It
+    looks for them within ``with queue.active():``, without a pause, by the progress thread of ``ctx``. Verified on
+    Soft-RoCE, **not verified on hardware**.
+
+    With ``doorbell="nic"`` kernels write to the queue that an mlx5 NIC reads, and ring its doorbell, which a GPU's
+    driver has to map. Nothing waits at the end of ``active()`` then: a kernel polls for what it has posted. The tests
+    do that with a NIC in software; **not verified on hardware**.
 
     Keep the memory regions that kernels name, and end the kernels before the queue is dropped.
 
@@ -50,46 +62,64 @@ class KernelQueue(Resource):
 
     __slots__ = ("_control", "_counters", "_descriptor", "_device", "_state_at", "_timeout_ns", "endpoint", "pointer")
 
-    _native: FabricKernelQueue
+    _native: _Native
     _kind = "KernelQueue"
     _copy_refusal = "a KernelQueue stays in its process, and is not copied"
 
-    def __init__(self, endpoint: Any, ctx: Context, device: str, timeout: float, *, collapsed: bool) -> None:
+    def __init__(
+        self, endpoint: Any, ctx: Context, device: str, timeout: float, *, collapsed: bool, doorbell: Doorbell
+    ) -> None:
         self.endpoint = endpoint
         self._device = device
         self._timeout_ns = nanoseconds_of(timeout)
         if timeout == 0:
             raise ValueError("timeout is more than 0 seconds")
-        slots = min(_MOST_SLOTS, 1 << (endpoint.config.max_messages.bit_length() - 1))
-        completion_slots = 1 if check_flag("collapsed", collapsed) else slots
-        *places, nbytes = FabricKernelQueue.control_layout(slots, completion_slots)
-        self._control = ctx.alloc(nbytes)
+        if doorbell not in _DOORBELLS:
+            raise ValueError(f'doorbell is "host" or "nic", not {shown(doorbell)}')
+        if check_flag("collapsed", collapsed) and doorbell == NIC:
+            raise ValueError('collapsed=True is for doorbell="host": a NIC writes its completions to a ring')
         self._counters = ctx.alloc(8 * _COUNTERS, device)
         self._counters.fill(0)
         self._descriptor = ctx.alloc(8 * _WORDS, device)
-        _, _, engine = lend(self._control)
-        own = [region_of(each) for each in (self._control, self._counters, self._descriptor)]
         try:
-            native = FabricKernelQueue(
-                engine=engine,
-                endpoint=endpoint._native,
-                control=own[0],
-                own=own,
-                slots=slots,
-                completion_slots=completion_slots,
-                on_device=device != HOST,
-            )
+            opened = self._open_of_nic(ctx) if doorbell == NIC else self._open_of_host(ctx, collapsed=collapsed)
         except NativeError as error:
-            raise translate(error, "kernel_queue") from None
+            raised = translate(error, "kernel_queue")
+            if doorbell == NIC and isinstance(raised, Unsupported):
+                raise Unsupported(raised.reason, fix='doorbell="host"', provider="verbs") from None
+            raise raised from None
+        native, places, state = opened
         super().__init__(endpoint, native)
-        record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in places)
         self._state_at = state - self._control.address
         counters = self._counters.address
         timeout_ns = min(self._timeout_ns or _LONGEST_NS, _LONGEST_NS)
-        words = [LAYOUT, endpoint.qpn, slots, blocks, record, doorbell, completions, completion_slots]
-        words += [completion_record, counters, counters + 8, counters + 16, state, timeout_ns]
+        words = [LAYOUT, *places, counters, counters + 8, counters + 16, state, timeout_ns]
         self._descriptor.write_bytes(0, np.array(words, np.uint64).tobytes())
         self.pointer = self._descriptor.address
+
+    def _open_of_host(self, ctx: Context, *, collapsed: bool) -> tuple[_Native, list[int], int]:
+        """Return the native part, the descriptor's words from the queue pair on, and the address of the state."""
+        slots = min(_MOST_SLOTS, 1 << (self.endpoint.config.max_messages.bit_length() - 1))
+        completion_slots = 1 if collapsed else slots
+        *offsets, nbytes = FabricKernelQueue.control_layout(slots, completion_slots)
+        self._control = ctx.alloc(nbytes)
+        native = FabricKernelQueue(
+            endpoint=self.endpoint._native, slots=slots, completion_slots=completion_slots, **self._memory()
+        )
+        record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in offsets)
+        words = [self.endpoint.qpn, slots, blocks, record, doorbell, completions, completion_slots, completion_record]
+        return native, words, state
+
+    def _open_of_nic(self, ctx: Context) -> tuple[_Native, list[int], int]:
+        """Return the same for a queue that a NIC reads."""
+        self._control = ctx.alloc(8)  # the state
+        native = FabricDirectQueue(endpoint=self.endpoint._native, **self._memory())
+        return native, list(native.parts), self._control.address
+
+    def _memory(self) -> dict[str, Any]:
+        _, _, engine = lend(self._control)
+        own = [region_of(each) for each in (self._control, self._counters, self._descriptor)]
+        return {"engine": engine, "control": own[0], "own": own, "on_device": self._device != HOST}
 
     @contextmanager
     def active(self) -> Iterator[KernelQueue]:
@@ -106,7 +136,11 @@ class KernelQueue(Resource):
         self._check_open()
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
-        with carry_out(self._native, self._device, self._timeout_ns or _LONGEST_NS, _late):
+        if isinstance(self._native, FabricDirectQueue):
+            running = kernels_running(self._device)
+        else:
+            running = carry_out(self._native, self._device, self._timeout_ns or _LONGEST_NS, _late)
+        with running:
             yield self
         self.check()
 
@@ -139,6 +173,12 @@ class KernelQueue(Resource):
                 fix="run kernels within `with queue.active():`, let each ring the doorbell, and make a new endpoint",
                 provider="verbs",
             )
+
+    def _release(self) -> None:
+        if isinstance(self._native, FabricDirectQueue) and is_open(self._control):
+            self._control.write_bytes(0, CLOSED.to_bytes(8, "little"))  # waits of kernels end
+            self._descriptor.write_bytes(0, bytes(8))  # and no kernel posts any more: it has another layout
+        super()._release()
 
     def __repr__(self) -> str:
         return f"<KernelQueue of {self.endpoint!r}{', closed' if self.closed else ''}>"

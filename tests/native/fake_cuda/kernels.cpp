@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <string>
@@ -22,8 +23,10 @@ enum class Form : uint8_t { pages, ranges, list, floor_ranges };
 
 struct Kernel {
     Form form;
-    uint32_t width; // width of a thread's loads, for a list of pages
+    uint32_t width;      // width of a thread's loads, for a list of pages
+    unsigned loaded = 0; // the number of its module; a driver loads a kernel with the first launch, unless told to
 };
+std::atomic<unsigned> modules{0};
 
 // The layout must match copy.cu.
 constexpr size_t kMostRanges = 128;
@@ -103,6 +106,7 @@ FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
         return kInvalidContext;
     }
     const IdleEntry idle(current()->device);
+    ++modules;
     *module = &loaded;
     return image == nullptr ? kInvalidValue : kSuccess;
 }
@@ -112,6 +116,15 @@ FAKE_CUDA cuModuleUnload(void* /*module*/) {
         return kInvalidContext;
     }
     const IdleEntry idle(current()->device);
+    return kSuccess;
+}
+
+FAKE_CUDA cuFuncLoad(void* function) {
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    const IdleEntry idle(current()->device);
+    static_cast<Kernel*>(function)->loaded = modules;
     return kSuccess;
 }
 
@@ -144,6 +157,10 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
 // ranges, or (entries, count).
 FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned, unsigned /*block_x*/, unsigned,
                          unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
+    if (auto* const kernel = static_cast<Kernel*>(function); kernel->loaded != modules && current() != nullptr) {
+        const IdleEntry idle(current()->device);
+        kernel->loaded = modules;
+    }
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;

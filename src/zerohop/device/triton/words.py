@@ -59,7 +59,6 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return tl.load((address + index * 8).to(tl.pointer_type(tl.int64)))
 
 else:
-    _PURE = tl.constexpr(os.environ.get("ZH_PURE", "1") == "1")
 
     @triton.jit
     def now():
@@ -100,7 +99,7 @@ else:
                 "=&l,=&l,=&l,=&l,l",
                 [address],
                 dtype=(tl.int64, tl.int64, tl.int64, tl.int64),
-                is_pure=_PURE,
+                is_pure=True,
                 pack=1,
             )
         return first, second, third, fourth
@@ -113,7 +112,7 @@ else:
             value = tl.load(at.to(tl.pointer_type(tl.int64)))
         else:
             value = tl.inline_asm_elementwise(
-                "ld.global.nc.b64 $0, [$1];", "=l,l", [at], dtype=tl.int64, is_pure=_PURE, pack=1
+                "ld.global.nc.b64 $0, [$1];", "=l,l", [at], dtype=tl.int64, is_pure=True, pack=1
             )
         return value
 

@@ -131,6 +131,17 @@ ZEROHOP_DEVICE_FN void store_relaxed(Word address, Word value) {
 #endif
 }
 
+ZEROHOP_DEVICE_FN void store_half(Word address, unsigned value) { // store_relaxed(), of 32 bits
+#if defined(ZEROHOP_CUDA)
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+#elif defined(ZEROHOP_HIP)
+    __hip_atomic_store(reinterpret_cast<unsigned*>(address), value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): descriptors hold addresses as words
+    __atomic_store_n(reinterpret_cast<unsigned*>(address), value, __ATOMIC_RELEASE);
+#endif
+}
+
 // Writes two words by one write over PCIe; either of them may be seen first.
 ZEROHOP_DEVICE_FN void store_pair(Word address, Word first, Word second) {
 #if defined(ZEROHOP_CUDA)

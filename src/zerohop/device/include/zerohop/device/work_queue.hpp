@@ -168,7 +168,7 @@ ZEROHOP_DEVICE_FN bool is_done(const WorkQueue* queue, Word index) {
 // Tells the NIC, by the record, of all requests before an index.
 ZEROHOP_DEVICE_FN void record(const WorkQueue* queue, Word index) {
     platform::fence(); // the NIC sees the requests after the bytes that they send, and the record after the requests
-    platform::store_relaxed(queue->record, static_cast<Word>(record_of(index)) << 32);
+    platform::store_half(queue->record + sizeof(unsigned), record_of(index));
 }
 
 } // namespace detail
@@ -291,8 +291,8 @@ template <Scope kScope = Scope::thread> ZEROHOP_DEVICE_FN Word PollCq(const Work
 // Tells the NIC how many completions were taken, so that their places are free again.
 ZEROHOP_DEVICE_FN void UpdateCqDbrRecord(const WorkQueue* queue) {
     constexpr unsigned kMask = 0xffffff;
-    platform::store_relaxed(queue->completion_record,
-                            big(static_cast<unsigned>(platform::load_near(queue->done)) & kMask));
+    platform::store_half(queue->completion_record,
+                         big(static_cast<unsigned>(platform::load_near(queue->done)) & kMask));
 }
 
 } // namespace zerohop::device::mlx5
