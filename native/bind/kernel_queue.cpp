@@ -75,6 +75,7 @@ void make(PyKernelQueue* self, const std::shared_ptr<Engine>& engine, const PyFa
 // Memory of the NIC's library, which GPUs know as long as this lives.
 struct PyDirectQueue {
     std::shared_ptr<fabric::Endpoint> endpoint; // whose queues they are
+    std::shared_ptr<Region> control;            // the state of the queue
     fabric::DirectQueue found;
     std::vector<std::shared_ptr<HostRegistration>> registered;
     std::vector<Place> kept; // memory that kernels read and write, also after the Context was closed
@@ -83,14 +84,13 @@ struct PyDirectQueue {
 void make_direct(PyDirectQueue* self, const std::shared_ptr<Engine>& engine, const PyFabricEndpoint& endpoint,
                  const PyRegion& control, const std::vector<nb::object>& own, bool on_device) {
     const std::vector<Target> lasting = targets_of(own);
-    PyDirectQueue made{endpoint.get(), {}, {}, {}};
-    const std::shared_ptr<Region> region = control.get();
+    PyDirectQueue made{endpoint.get(), control.get(), {}, {}, {}};
     {
         const Released release;
         made.found = made.endpoint->direct_queue();
         made.kept = pinned(lasting);
         if (on_device) {
-            region->register_with_devices(engine->accelerators());
+            made.control->register_with_devices(engine->accelerators());
             const auto drivers = engine->accelerators().in_use();
             const fabric::DirectQueue& at = made.found;
             using accel::HostPages;
@@ -104,7 +104,14 @@ void make_direct(PyDirectQueue* self, const std::shared_ptr<Engine>& engine, con
             for (const auto& [address, nbytes, kind] : parts) {
                 // NOLINTNEXTLINE(performance-no-int-to-ptr): the NIC's library has told it as an address
                 auto* start = reinterpret_cast<void*>(address);
-                made.registered.push_back(std::make_shared<HostRegistration>(drivers, start, nbytes, kind));
+                try {
+                    made.registered.push_back(std::make_shared<HostRegistration>(drivers, start, nbytes, kind));
+                } catch (const NativeError& error) {
+                    const char* const what = kind == HostPages::registers ? "doorbell" : "queues";
+                    throw NativeError(Status::unsupported, Reason::none,
+                                      "the GPU's driver does not map the NIC's " + std::string(what) + ": " +
+                                          error.what());
+                }
             }
         }
     }

@@ -10,7 +10,7 @@
 
 namespace zerohop::bind {
 
-// Keeps neither alive: the engine has the work until that is closed.
+// Refers weakly to both: the engine owns the work until that is closed.
 template <class Work> struct PyKernelWork {
     std::weak_ptr<Engine> engine;
     std::weak_ptr<Work> work;

@@ -11,7 +11,8 @@
 
 namespace zerohop::fabric {
 
-// Addresses in this process. All but the doorbell are memory of the host; that is a register of the NIC.
+// Where kernels write requests, and read completions. All addresses are those of this process. The doorbell is a
+// register of the NIC, and everything else memory of the host.
 struct DirectQueue {
     uint32_t number = 0; // of the queue pair
     uint64_t blocks = 0; // of the send queue
@@ -23,12 +24,12 @@ struct DirectQueue {
     uint64_t completion_record = 0;
 };
 
-// Both queues are new: nothing was posted or polled through libibverbs. Throws NativeError(unsupported) if the NIC or
-// its library is not mlx5's, or the queues have another form than kernels write.
+// Call it before anything is posted or polled through libibverbs. Throws NativeError(unsupported) if the device is no
+// mlx5 NIC, or the queues have sizes that the kernels' functions do not handle.
 [[nodiscard]] DirectQueue find_direct_queue(const shim::Mlx5& api, ibv_qp& pair, ibv_cq& completions);
 
-// Returns the first request that has failed, by the entries that the NIC has written; requests that were only flushed
-// come last.
+// Returns a request whose completion is an error; one that was only flushed, if there is no other. `id`: the NIC's
+// 16-bit index.
 [[nodiscard]] std::optional<Completion> find_failure(const DirectQueue& queue);
 
 } // namespace zerohop::fabric

@@ -17,7 +17,7 @@ const Loaded<GpuApi>& cuda() {
         // Its second version, for the reason that stream_write32 has.
         library.need(table.stream_wait32, "cuStreamWaitValue32_v2");
         library.need(table.copy, "cuMemcpyAsync");
-        library.may_have(table.function_load, "cuFuncLoad"); // came with CUDA 12.4
+        library.may_have(table.function_load, "cuFuncLoad");      // came with CUDA 12.4
         library.may_have(table.copy_batch, "cuMemcpyBatchAsync"); // came with CUDA 12.8
     });
     return once;

@@ -128,7 +128,8 @@ KERNEL void get_blocks(const zd::Queue* queue, Report* report, Word nbytes, Word
     const Word place = BLOCK * nbytes;
     Word status = zd::get<kScope>(queue, 0, place, 1, place, nbytes);
     status = status == zd::kOk ? zd::flush<kScope>(queue, 0) : status;
-    if (status == zd::kOk && zd::platform::load_acquire(queue->locals[1].base + place + nbytes - sizeof(Word)) == poison) {
+    if (status == zd::kOk &&
+        zd::platform::load_acquire(queue->locals[1].base + place + nbytes - sizeof(Word)) == poison) {
         status = 99;
     }
     if (status != zd::kOk) {

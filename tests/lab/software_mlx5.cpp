@@ -11,7 +11,7 @@
 namespace {
 
 constexpr uint32_t kSlots = 64; // blocks, and completions
-constexpr uint32_t kDepth = 16; // of the endpoint's own queues, which the tests make: more would overrun them
+constexpr uint32_t kDepth = 16; // requests in flight at most: the tests' endpoints have max_messages=16
 
 struct Nic {
     alignas(4096) uint8_t blocks[kSlots][64];
@@ -38,7 +38,7 @@ struct Nic {
         const uint32_t posted = be32toh(__atomic_load_n(&record[1], __ATOMIC_ACQUIRE));
         const auto rung = static_cast<uint16_t>((be32toh(last.opmod_idx_opcode) >> 8) + 1);
         if (static_cast<uint16_t>(posted - rung) > kSlots) {
-            return; // the record comes before the doorbell
+            return; // the record must not be behind the doorbell: wait
         }
         while (static_cast<uint16_t>(begun) != rung && begun - ended < kDepth) {
             const uint8_t* at = blocks[begun % kSlots];
@@ -48,7 +48,7 @@ struct Nic {
             const uint32_t first = be32toh(control->opmod_idx_opcode);
             if (first != ((begun & 0xffff) << 8 | MLX5_OPCODE_RDMA_WRITE) ||
                 be32toh(control->qpn_ds) != (pair->qp_num << 8 | 3)) {
-                return; // no NIC would take it: the kernel's wait ends in time
+                return; // malformed: ignored, and the kernel's wait times out
             }
             ibv_sge piece{be64toh(data->addr), be32toh(data->byte_count), be32toh(data->lkey)};
             ibv_send_wr request{};
@@ -102,7 +102,7 @@ EXPORTED int mlx5dv_init_obj(mlx5dv_obj* object, uint64_t kinds) {
     if (kinds != (MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ)) {
         return EINVAL;
     }
-    auto* nic = new Nic{}; // the process ends with it
+    auto* nic = new Nic{}; // never freed: the thread below uses it until the process ends
     std::memset(nic->completions, 0xff, sizeof nic->completions);
     nic->pair = object->qp.in;
     nic->completed = object->cq.in;

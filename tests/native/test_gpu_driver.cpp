@@ -246,7 +246,8 @@ TEST_CASE_TEMPLATE("gpu: host memory is registered once for all who ask, and giv
     CHECK(known(100 + 3 * kPage - 1));
     CHECK_FALSE(known(99)); // memory beside it on its pages is not registered
     CHECK_FALSE(known(100 + 3 * kPage));
-    REQUIRE(other.driver->register_host(base + kPage, kPage, accel::HostPages::writable).ok()); // lies within the first range
+    REQUIRE(other.driver->register_host(base + kPage, kPage, accel::HostPages::writable)
+                .ok()); // lies within the first range
     // overlaps in part: no driver takes that
     CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, accel::HostPages::writable).ok());
     CHECK(gpu.driver->unregister_host(base + 100).ok());

@@ -189,7 +189,8 @@ TEST_CASE_TEMPLATE("gpu: host memory that the user has pinned needs nothing, and
     CHECK(gpu.driver->register_host(base, 8 * kPage, accel::HostPages::writable).ok());
     CHECK(gpu.driver->register_host(base + 100, 1000, accel::HostPages::writable).ok());
     CHECK(gpu.driver->register_host(base, 8 * kPage, accel::HostPages::writable).ok());
-    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage, accel::HostPages::writable).ok()); // not all of it is pinned
+    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage, accel::HostPages::writable)
+                    .ok()); // not all of it is pinned
     // Copies may use it.
     const uint64_t memory = gpu.alloc(8 * kPage);
     const std::vector<uint8_t> data = random_bytes(8 * kPage);
@@ -212,7 +213,8 @@ TEST_CASE_TEMPLATE("gpu: pages that the process may only read are copied from, t
     const std::vector<uint8_t> data = random_bytes(4 * kPage);
     std::memcpy(pages, data.data(), data.size());
     REQUIRE(mprotect(pages, 4 * kPage, PROT_READ) == 0);
-    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, accel::HostPages::writable).ok()); // nobody has declared it read-only
+    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, accel::HostPages::writable)
+                    .ok()); // nobody has declared it read-only
     REQUIRE(gpu.driver->register_host(pages, 4 * kPage, accel::HostPages::read_only).ok());
     const uint64_t memory = gpu.alloc(4 * kPage);
     gpu.copy(memory, at(pages), data.size());

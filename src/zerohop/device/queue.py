@@ -187,8 +187,8 @@ class Queue(Face):
         within the block, such as by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is
         active the next time.
 
-        A GPU gets memory back that zerohop frees meanwhile at the end of the block: the driver frees memory only when
-        no kernel runs, and lets no copy begin while it waits for that.
+        GPU memory that zerohop frees within the block is returned to the driver at the end of the block: the driver
+        frees memory only when no kernel runs, and starts no copy while it waits for that.
 
         Raises:
             DeadlineExceeded: at the end, what was posted does not end within the Queue's ``timeout``.

@@ -167,17 +167,19 @@ class Endpoint(Resource):
         """Return the send queue of an endpoint made with ``on_gpu=True``, for kernels; see KernelQueue.
 
         Args:
-            ctx: the Context whose memory the queue takes, and whose progress thread posts what kernels write.
+            ctx: the Context whose memory the queue takes. With ``doorbell="host"`` its progress thread posts the
+                requests.
             device: the GPU that the kernels run on, such as ``"cuda:0"``; ``"host"``: threads of the host.
             timeout: seconds that a kernel's wait may take; an hour at most.
-            collapsed: whether all completions are written to one place; False: to a ring. A NIC has a ring.
+            collapsed: True: all completions are written to one place; False: to a ring. Only with ``doorbell="host"``.
             doorbell: ``"host"``: this process reads the requests, and posts them to any RDMA device. ``"nic"``: kernels
                 write to the queue that an mlx5 NIC reads, and ring its doorbell; not verified on hardware.
 
         Raises:
             ValueError: the endpoint was made without ``on_gpu``, is not connected, or has had such a queue;
-                ``device``, ``timeout`` or ``doorbell`` is none; ``collapsed`` with ``doorbell="nic"``.
-            Unsupported: ``doorbell="nic"``, and the device is no mlx5 NIC, or a GPU's driver does not map its doorbell.
+                ``device``, ``timeout`` or ``doorbell`` is not valid; ``collapsed=True`` with ``doorbell="nic"``.
+            Unsupported: ``doorbell="nic"``, and the device is no mlx5 NIC, libmlx5 is not installed, the NIC's queues do
+                not fit, or the GPU's driver refuses to map them or the doorbell.
             RegistrationFailed: there is no memory for it.
             Closed: the endpoint or the Context is closed.
         """

@@ -73,7 +73,7 @@ class KernelQueue(Resource):
         self._device = device
         self._timeout_ns = nanoseconds_of(timeout)
         if timeout == 0:
-            raise ValueError("timeout is more than 0 seconds")
+            raise ValueError("timeout must be more than 0 seconds, such as timeout=30.0")
         if doorbell not in _DOORBELLS:
             raise ValueError(f'doorbell is "host" or "nic", not {shown(doorbell)}')
         if check_flag("collapsed", collapsed) and doorbell == NIC:
@@ -123,13 +123,14 @@ class KernelQueue(Resource):
 
     @contextmanager
     def active(self) -> Iterator[KernelQueue]:
-        """Have this process look for requests of kernels, without a pause, until the end of the ``with`` block.
+        """Let kernels use the queue until the end of the ``with`` block. Wait for the kernels within the block.
 
-        The end of the block waits until everything that kernels have rung the doorbell for has ended. Wait for the
-        kernels within the block.
+        With ``doorbell="host"`` this process looks for requests meanwhile, without a pause, and the end of the block
+        waits until all requests whose doorbell was rung have completed. With ``doorbell="nic"`` the NIC reads the
+        requests, and the end of the block waits for none: kernels call ``PollCq`` before they end.
 
         Raises:
-            DeadlineExceeded: at the end, that does not end within the queue's ``timeout``.
+            DeadlineExceeded: at the end, requests did not complete within the queue's ``timeout``.
             AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: at the end, those of `check`.
             Closed: the queue or the Context is closed.
         """
@@ -168,9 +169,12 @@ class KernelQueue(Resource):
                 provider="verbs",
             )
         if int.from_bytes(self._control.read_bytes(self._state_at, 8), "little") == TIMED_OUT:
+            within = "" if isinstance(self._native, FabricDirectQueue) else "run kernels within queue.active(), and "
             raise DeadlineExceeded(
-                "a kernel has waited for longer than the queue's timeout to post, and has ended the queue",
-                fix="run kernels within `with queue.active():`, let each ring the doorbell, and make a new endpoint",
+                "a kernel has waited to post for longer than the queue's timeout, for a free place or for a thread that "
+                "did not ring the doorbell; the queue has ended",
+                fix=f"make a new endpoint, {within}have each thread that calls PostWrite call UpdateSendDbrRecord and "
+                "RingDoorbell",
                 provider="verbs",
             )
 

@@ -19,21 +19,22 @@ class KernelWork(Protocol):
     """Declares the native part of a queue that kernels write to."""
 
     def look(self) -> None:
-        """Look for what kernels write, until ``stop_looking`` was called as often."""
+        """Begin to look for requests; looking ends when ``stop_looking`` was called as many times as this."""
 
     def stop_looking(self) -> None:
-        """Take what kernels have written by now, and look no more."""
+        """Take the requests that kernels have written by now, and look for no more."""
 
     def settle(self, deadline_ns: int) -> bool:
-        """Wait for the end of what was taken, but not for long; return whether all has ended."""
+        """Wait until all requests that were taken have ended, 200 ms at most a call; return whether all have."""
 
 
 @contextmanager
 def kernels_running(device: str) -> Iterator[None]:
-    """Let no call to a GPU's driver begin that waits for running kernels, until the end of the ``with`` block.
+    """Postpone zerohop's calls to a GPU's driver that wait for running kernels to the end of the ``with`` block.
 
     Freeing memory and loading kernels are such calls. While one waits, the driver lets no other call of the process in,
-    and so no copy that the kernels wait for. ``device``: where the kernels run; on the host there is nothing to do.
+    and so no copy that the kernels wait for. Calls of other libraries are not postponed. The beginning of the block
+    waits for a call that is under way. ``device``: where the kernels run; on the host there is nothing to do.
     """
     if device == HOST:
         yield
@@ -47,13 +48,16 @@ def kernels_running(device: str) -> Iterator[None]:
 
 @contextmanager
 def carry_out(work: KernelWork, device: str, timeout_ns: int, late: Callable[[], ZerohopError]) -> Iterator[None]:
-    """Carry out what kernels write, until the end of the ``with`` block, which waits for the end of all of it.
+    """Carry out the requests of kernels until the end of the ``with`` block, which waits until all have ended.
 
     Args:
         work: the native part of the queue that they write to.
         device: where the kernels run.
-        timeout_ns: of the wait at the end.
-        late: returns the error to raise if that is not enough; it may raise a better one.
+        timeout_ns: how long the end of the block waits, in nanoseconds.
+        late: called when that time is up; it returns the error to raise, or raises another one itself.
+
+    Raises:
+        ZerohopError: the error of ``late``.
     """
     with kernels_running(device):
         work.look()

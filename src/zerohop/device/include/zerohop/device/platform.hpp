@@ -27,7 +27,7 @@ namespace platform {
 
 // All memory is global: with generic addresses each atomic would have a second form, for shared memory.
 //
-// Those with `near` in their names take only words of this device's own memory.
+// Functions with `near` in their names take only addresses in memory of the GPU that the kernel runs on.
 
 ZEROHOP_DEVICE_FN Word* pointer(Word address) {
     return reinterpret_cast<Word*>(address); // NOLINT(performance-no-int-to-ptr): descriptors hold addresses as words
@@ -75,7 +75,7 @@ ZEROHOP_DEVICE_FN Word load_acquire(Word address) { // of a word that others cha
 #endif
 }
 
-ZEROHOP_DEVICE_FN Word load_relaxed(Word address) { // the same, which orders nothing
+ZEROHOP_DEVICE_FN Word load_relaxed(Word address) { // as load_acquire(), but it need not order
 #if defined(ZEROHOP_CUDA)
     Word value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
@@ -115,8 +115,9 @@ ZEROHOP_DEVICE_FN void store_near(Word address, Word value) { // as store_releas
 #endif
 }
 
-// Orders all that this thread knows of before what store_relaxed() and fetch_add_near() do next. Without a GPU these
-// order by themselves: ThreadSanitizer does not know fences.
+// Orders all earlier accesses that this thread knows of before its next store_relaxed(), store_half() and
+// fetch_add_near(), for the whole system. It is empty for AMD's GPUs and on the host, where these functions are
+// releases by themselves: ThreadSanitizer does not know fences.
 ZEROHOP_DEVICE_FN void fence() {
 #if defined(ZEROHOP_CUDA)
     asm volatile("fence.acq_rel.sys;" ::: "memory");

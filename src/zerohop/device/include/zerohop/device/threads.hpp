@@ -6,7 +6,8 @@
 
 namespace zerohop::device {
 
-// Which threads call a function together, each with the same arguments.
+// Which threads make a call together: one alone, all of a warp, or all of a block. They pass the same arguments, except
+// to PostWrite(), to which each thread of a warp passes its own.
 enum class Scope { thread, warp, block };
 
 namespace platform {
@@ -92,7 +93,8 @@ template <Scope kScope> ZEROHOP_DEVICE_FN bool any(bool found) { // tells all th
     return found;
 }
 
-// Does the same for a status, which is mostly 0 and then takes one barrier. Other threads have 0.
+// Gives all threads the status of the first one, as from_first() does. It is mostly 0, which takes one barrier. The
+// other threads pass 0.
 template <Scope kScope> ZEROHOP_DEVICE_FN Word agree(Word status) {
 #if !defined(ZEROHOP_HOST)
     if (kScope == Scope::block) {

@@ -1,10 +1,12 @@
 // The functions by which kernels write work requests into a send queue, ring its doorbell, and poll for completions.
 // They have MORI's names.
 //
-// A KernelQueue's `pointer` is a `const zerohop::device::mlx5::WorkQueue*`. Requests, records, doorbells and
-// completions are those of mlx5 NICs, and this process carries them out on any RDMA device. Any number of threads may
-// share a queue. A thread posts for itself; or all threads of a warp make each call together, with Scope::warp, which
-// takes hardly longer for a request of each than one thread takes for one. Each request goes in these steps:
+// A KernelQueue's `pointer` is a `const zerohop::device::mlx5::WorkQueue*`. Kernels write requests in the form of mlx5
+// NICs. With `doorbell="host"` the host's process reads them, and posts them to any RDMA device; with `doorbell="nic"`
+// an mlx5 NIC reads them (not verified on hardware).
+//
+// Any number of threads may share a queue. With Scope::thread a thread posts by itself. With Scope::warp all threads of
+// a full warp make each call together, each with its own addresses and keys. Each request goes in these steps:
 //
 //     Posted posted = PostWrite(queue, local_address, local_key, remote_address, remote_key, nbytes);
 //     UpdateSendDbrRecord(queue, posted);
@@ -12,11 +14,14 @@
 //     const Word status = PollCq(queue, posted);
 //     UpdateCqDbrRecord(queue);
 //
+// Each step returns kOk, kTimedOut, kFailed or kClosed. After a failed step the next ones, up to PollCq(), do nothing
+// and return the same status. A thread that has called PostWrite() has to call UpdateSendDbrRecord() and
+// RingDoorbell(). Otherwise the other threads wait until the queue's timeout, and a timeout in PostWrite() or
+// UpdateSendDbrRecord() ends the queue for all.
+//
 // One of the threads that post at the same time writes the record and rings the doorbell for all of them, because the
-// fences around both take longer than the rest; for the others UpdateSendDbrRecord() and RingDoorbell() only hand their
-// requests over. After a failed step the next ones, up to PollCq(), return its status and do nothing. A thread that has
-// posted and does not take both steps keeps all others waiting, until their time is up. Indices have 64 bits and never
-// wrap; the NIC's 16 bits are made of them. A queue pair that a NIC reads by itself is not verified on hardware.
+// fences around both take long; the other threads only hand their requests over. Indices have 64 bits and never wrap;
+// the NIC's 16 bits are made of them.
 #pragma once
 
 #include "zerohop/device/mlx5.hpp"
@@ -37,7 +42,7 @@ struct WorkQueue {
     Word record; // address of the doorbell record: two words of 32 bits, of which the second is the send queue's
     Word doorbell;
     Word completions;       // address of the first Entry
-    Word completion_slots;  // as many as slots; 1: the NIC writes all of them to the same place ("collapsed")
+    Word completion_slots;  // entries of the ring, a power of two, at least `slots`; 1: all are written to one place
     Word completion_record; // address of the number of completions that were taken, in 24 bits
     Word head;              // address of the index of the next free block; in memory of the device
     Word turn;              // address of the index up to which requests are ready, and kRinging; likewise
@@ -57,7 +62,8 @@ constexpr unsigned kRequestEnded = 0;
 constexpr unsigned kRequestFailed = 13;
 constexpr unsigned kInvalid = 15; // nothing was written there yet
 
-// Of `turn`: a thread rings for all requests that are ready, and for those that become so before it ends.
+// The lowest bit of `turn`, set while a thread rings the doorbell. That thread also rings for the requests that become
+// ready before it clears the bit.
 constexpr Word kRinging = 1;
 
 struct Posted {
@@ -118,8 +124,8 @@ ZEROHOP_DEVICE_FN Word turn_of(Word ready) {
     return ready * (2 * kRinging);
 }
 
-// Takes completions from where all are written to the same place: the counter there is of the last one. It is believed
-// only as far as there are requests: it may be an old one, from 65,536 requests before.
+// Takes completions from where all are written to the same place: the counter there is that of the last one. It counts
+// only if it names a request that was posted and has not completed: otherwise it is from 65,536 requests before.
 ZEROHOP_DEVICE_FN Word take_collapsed(const WorkQueue* queue) {
     const Word last = platform::load_acquire(queue->completions + 56); // counter, signature and owner in one load
     const auto owner = static_cast<unsigned>(last >> 56);
@@ -288,11 +294,16 @@ template <Scope kScope = Scope::thread> ZEROHOP_DEVICE_FN Word PollCq(const Work
     return platform::from_first<kScope>(status);
 }
 
-// Tells the NIC how many completions were taken, so that their places are free again.
+// Tells the NIC how many completions were taken, so that their places are free again. Any thread may call it.
 ZEROHOP_DEVICE_FN void UpdateCqDbrRecord(const WorkQueue* queue) {
     constexpr unsigned kMask = 0xffffff;
-    platform::store_half(queue->completion_record,
-                         big(static_cast<unsigned>(platform::load_near(queue->done)) & kMask));
+    Word done = platform::load_near(queue->done);
+    // Again if completions were taken meanwhile: the thread that took them may have written the record before.
+    for (Word seen = ~done; seen != done; done = platform::load_near(queue->done)) {
+        seen = done;
+        platform::store_half(queue->completion_record, big(static_cast<unsigned>(seen) & kMask));
+        platform::fence();
+    }
 }
 
 } // namespace zerohop::device::mlx5
