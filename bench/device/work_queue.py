@@ -21,7 +21,7 @@ from zerohop.device import include_dir
 
 POSTS: Final = 64  # of each lane
 SLOTS: Final = 32 * POSTS
-LAYOUT: Final = 0x7A686D6C78350002
+LAYOUT: Final = 0x7A686D6C78350003
 LONG_NS: Final = 10**9
 ROUNDS: Final = 5
 # In the memory of the queue, behind it.
@@ -59,7 +59,7 @@ template <zd::Scope kScope> __device__ void measure(const mx::WorkQueue* queue, 
     for (unsigned i = 0; i < posts; ++i) {
         const Word polled = mx::PollCq<kScope>(queue, posted);
         status = polled != zd::kOk ? polled : status;
-        mx::UpdateCqDbrRecord(queue);
+        mx::UpdateCqDbrRecord<kScope>(queue);
     }
     __syncwarp();
     if (threadIdx.x == 0) {
@@ -112,6 +112,7 @@ class UnattachedQueue:
             counters + 256,
             counters + 384,
             LONG_NS,
+            SLOTS,
         )
         words = torch.zeros(512, dtype=torch.int64)
         words[: len(descriptor)] = torch.tensor(descriptor, dtype=torch.int64)

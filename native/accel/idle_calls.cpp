@@ -125,9 +125,20 @@ void IdleCalls::work() {
     working_ = false;
 }
 
-IdleCalls::Hold::Hold() : calls_(of_process()) {
-    std::unique_lock lock(calls_.mutex_);
+IdleCalls::Hold::Hold(AtOnce /*at_once*/) : calls_(of_process()) {
+    const std::lock_guard lock(calls_.mutex_);
     ++calls_.holds_; // from now on no call begins
+}
+
+bool IdleCalls::Hold::settled(uint64_t deadline_ns) {
+    std::unique_lock lock(calls_.mutex_);
+    const uint64_t now = now_ns();
+    const std::chrono::nanoseconds left(deadline_ns > now ? deadline_ns - now : 0);
+    return calls_.call_done_.wait_for(lock, left, [&] { return calls_.begun_ns_ == 0; });
+}
+
+IdleCalls::Hold::Hold() : Hold(AtOnce{}) {
+    std::unique_lock lock(calls_.mutex_);
     calls_.call_done_.wait(lock, [&] { return calls_.begun_ns_ == 0; });
 }
 

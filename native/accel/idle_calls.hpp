@@ -41,6 +41,11 @@ public:
     class Hold {
     public:
         Hold();
+        // Does not wait: settled() does, where a kernel may run that only the caller's next steps end.
+        struct AtOnce {};
+        explicit Hold(AtOnce at_once);
+        // Waits for the running call until the deadline (now_ns), and tells whether none runs.
+        [[nodiscard]] bool settled(uint64_t deadline_ns);
         ~Hold() { end(); }
         void end();
 

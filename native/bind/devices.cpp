@@ -114,7 +114,14 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
     using accel::IdleCalls;
     nb::class_<IdleCalls::Hold>(m, "IdleCallsHold",
                                 "Lets no call to a GPU's driver begin that waits for kernels, until end() is called.")
-        .def(nb::init<>(), nb::call_guard<Released>()) // it waits for one that has begun
+        .def("__init__", [](IdleCalls::Hold* self) { new (self) IdleCalls::Hold(IdleCalls::Hold::AtOnce{}); })
+        .def(
+            "settled",
+            [](IdleCalls::Hold& self, uint64_t deadline_ns) {
+                return self.settled(std::min(deadline_ns, now_ns() + kLongestSpin));
+            },
+            nb::arg("deadline_ns"), nb::call_guard<Released>(),
+            "Waits for a call that has begun, but not for long, so that Ctrl-C is heard; returns whether none runs.")
         .def("end", &IdleCalls::Hold::end);
     m.def(
         "gpu_drivers",

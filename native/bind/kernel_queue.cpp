@@ -129,10 +129,10 @@ void register_kernel_queues(nb::module_& m) {
             [](const PyDirectQueue& self) {
                 const fabric::DirectQueue& at = self.found;
                 return std::tuple(at.number, at.slots, at.blocks, at.record, at.doorbell, at.completions,
-                                  at.completion_slots, at.completion_record);
+                                  at.completion_slots, at.completion_record, at.most);
             },
             "The number of the queue pair, blocks and their address, doorbell record, doorbell, address and number of "
-            "the completions, and their record.")
+            "the completions, their record, and the most requests that may be under way.")
         .def(
             "failure",
             [](const PyDirectQueue& self) {
@@ -141,9 +141,11 @@ void register_kernel_queues(nb::module_& m) {
             "What has failed first, as FabricKernelQueue tells it.")
         .def("close",
              [](PyDirectQueue& self) {
+                 // Moved first: another thread may look for a failure.
+                 const auto registered = std::move(self.registered);
+                 std::shared_ptr<fabric::Endpoint> endpoint = std::move(self.endpoint);
                  const Released release;
-                 self.registered.clear();
-                 self.endpoint.reset();
+                 endpoint.reset();
              })
         .def("abandon", [](PyDirectQueue& self) { // all of it is the parent's
             static auto* kept = new std::vector<PyDirectQueue>;

@@ -4,6 +4,7 @@
 #include "device/assist.hpp"
 #include "zerohop/device/work_queue.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -73,12 +74,9 @@ DirectQueue find_direct_queue(const shim::Mlx5& api, ibv_qp& pair, ibv_cq& compl
                std::to_string(sends.sq.stride) +
                " bytes, and kernels write blocks of 64 bytes, a power of two of at most " + std::to_string(kMostSlots));
     }
-    if (ends.cqe_size != sizeof(mlx5::Completed) || !std::has_single_bit(ends.cqe_cnt) ||
-        ends.cqe_cnt < sends.sq.wqe_cnt) {
+    if (ends.cqe_size != sizeof(mlx5::Completed) || !std::has_single_bit(ends.cqe_cnt) || ends.cqe_cnt < 2) {
         refuse("the completion queue has " + std::to_string(ends.cqe_cnt) + " entries of " +
-               std::to_string(ends.cqe_size) +
-               " bytes, and kernels read entries of 64 bytes, as many as the send queue's " +
-               std::to_string(sends.sq.wqe_cnt) + " blocks or more");
+               std::to_string(ends.cqe_size) + " bytes, and kernels read entries of 64 bytes, a power of two");
     }
     if (sends.bf.reg == nullptr) {
         refuse("the queue pair has no doorbell in this process");
@@ -86,6 +84,7 @@ DirectQueue find_direct_queue(const shim::Mlx5& api, ibv_qp& pair, ibv_cq& compl
     return {.number = pair.qp_num,
             .blocks = reinterpret_cast<uint64_t>(sends.sq.buf),
             .slots = sends.sq.wqe_cnt,
+            .most = std::min(sends.sq.wqe_cnt, ends.cqe_cnt / 2),
             .record = reinterpret_cast<uint64_t>(sends.dbrec),
             .doorbell = reinterpret_cast<uint64_t>(sends.bf.reg),
             .completions = reinterpret_cast<uint64_t>(ends.buf),

@@ -17,6 +17,7 @@ struct DirectQueue {
     uint32_t number = 0; // of the queue pair
     uint64_t blocks = 0; // of the send queue
     uint32_t slots = 0;
+    uint32_t most = 0;   // requests that may be under way: the completion queue has twice as many entries
     uint64_t record = 0; // of both queues
     uint64_t doorbell = 0;
     uint64_t completions = 0;

@@ -1,5 +1,6 @@
 #include "fabric/endpoint.hpp"
 
+#include "accel/idle_calls.hpp"
 #include "base/clock.hpp"
 #include "base/status.hpp"
 
@@ -81,6 +82,14 @@ void check_posted(int error, size_t taken, size_t count) {
     }
 }
 
+// What the device has of an endpoint. The queue pair is destroyed first.
+struct Parts {
+    std::shared_ptr<verbs::Device> device;
+    verbs::Made<ibv_comp_channel> channel;
+    verbs::Made<ibv_cq> queue;
+    std::unique_ptr<verbs::QueuePair> pair;
+};
+
 } // namespace
 
 void Endpoint::Queue::check_room(size_t wanted) const {
@@ -109,7 +118,7 @@ Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, cons
     verbs::Options own = options;
     own.send_depth = static_cast<int>(size.messages);
     own.max_inline = static_cast<int>(size.inline_bytes);
-    pair_.emplace(
+    pair_ = std::make_unique<verbs::QueuePair>(
         device_,
         verbs::QueuePair::Queues{
             .send = queue_.get(), .receive = queue_.get(), .receive_depth = size.receives, .max_sge = size.sge},
@@ -129,14 +138,16 @@ verbs::QueuePairAddress Endpoint::address() const {
     return pair_->address();
 }
 
-DirectQueue Endpoint::direct_queue() const {
+DirectQueue Endpoint::direct_queue() {
     const std::lock_guard lock(mutex_);
     check_open();
     const shim::Loaded<shim::Mlx5>& api = shim::mlx5();
     if (!api) {
         throw NativeError(Status::unsupported, Reason::none, api.why_not());
     }
-    return find_direct_queue(*api, *pair_->handle(), *queue_);
+    const DirectQueue found = find_direct_queue(*api, *pair_->handle(), *queue_);
+    direct_ = true;
+    return found;
 }
 
 void Endpoint::connect(const verbs::QueuePairAddress& remote) {
@@ -318,10 +329,18 @@ void Endpoint::close() {
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
     pair_->fail();
-    pair_.reset();
-    take_events(); // destroying a queue waits until all of its events are acknowledged
-    queue_.reset();
-    channel_.reset();
+    if (direct_) {
+        // Destroyed later: otherwise another pair could get the same addresses, by which a GPU still reaches the old
+        // memory. Nobody has armed the queue, so that it has no events.
+        auto parts = std::make_shared<Parts>();
+        *parts = {device_, std::move(channel_), std::move(queue_), std::move(pair_)};
+        accel::IdleCalls::of_process().later([parts = std::move(parts)] {});
+    } else {
+        pair_.reset();
+        take_events(); // destroying a queue waits until all of its events are acknowledged
+        queue_.reset();
+        channel_.reset();
+    }
     sends_.ended = sends_.posted;
     receives_.ended = receives_.posted;
     closed_ = true;

@@ -43,7 +43,7 @@ public:
     void connect(const verbs::QueuePairAddress& remote);
     // Returns where the queues lie, for kernels that do without this object from now on. Throws NativeError also if the
     // device has no such queues.
-    [[nodiscard]] DirectQueue direct_queue() const;
+    [[nodiscard]] DirectQueue direct_queue();
     // One doorbell for all. Throws NativeError(would_block) with nothing posted where not all find a place. Where the
     // device refuses one, those before it are posted.
     void post(std::span<const Request* const> chain);
@@ -87,7 +87,8 @@ private:
     std::condition_variable changed_;
     verbs::Made<ibv_comp_channel> channel_;
     verbs::Made<ibv_cq> queue_;
-    std::optional<verbs::QueuePair> pair_;
+    std::unique_ptr<verbs::QueuePair> pair_;
+    bool direct_ = false; // GPUs may know the queues' memory, and their driver forgets it later
     uint32_t max_inline_ = 0;
     Descriptor bell_; // ends a sleep
 

@@ -3,6 +3,8 @@
 // structures.
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
@@ -69,6 +71,11 @@ struct Nic {
     void end() {
         ibv_wc entry{};
         while (ibv_poll_cq(completed, 1, &entry) == 1) {
+            const uint32_t taken = be32toh(__atomic_load_n(&completion_record[0], __ATOMIC_ACQUIRE));
+            if (((static_cast<uint32_t>(ended) - taken) & 0xffffff) >= kSlots) {
+                std::fputs("the completion queue is overrun\n", stderr);
+                std::_Exit(1);
+            }
             mlx5_cqe64& slot = completions[ended % kSlots];
             mlx5_cqe64 made{};
             made.wqe_counter = htobe16(static_cast<uint16_t>(entry.wr_id));

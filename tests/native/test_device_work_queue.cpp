@@ -114,7 +114,8 @@ struct Rig {
                  reinterpret_cast<Word>(&counters[1]),
                  reinterpret_cast<Word>(&counters[2]),
                  at(mlx5::QueueLayout::kState),
-                 patience_ns(20 * kSecond)};
+                 patience_ns(20 * kSecond),
+                 slots};
     }
     ~Rig() { stop(); }
     Rig(const Rig&) = delete;
@@ -424,6 +425,7 @@ TEST_CASE("device work queue: the queues of a pair are found, and kernels write 
     const fabric::DirectQueue found = rig.find();
     CHECK(rig.library.asked_pair == &rig.pair);
     CHECK(rig.library.asked_completions == &rig.completions);
+    CHECK(found.most == 8); // half of the completions
     CHECK(rig.library.asked_kinds == (MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ));
     const mlx5::WorkQueue queue = rig.queue;
     rig.queue = {mlx5::kQueueLayout,
@@ -439,7 +441,8 @@ TEST_CASE("device work queue: the queues of a pair are found, and kernels write 
                  queue.turn,
                  queue.done,
                  queue.state,
-                 queue.timeout_ns};
+                 queue.timeout_ns,
+                 found.most};
     rig.start();
     for (size_t i = 0; i < 100; ++i) {
         REQUIRE(rig.send(8 * i, 8 * i, 8) == zd::kOk);
@@ -491,8 +494,8 @@ TEST_CASE("device work queue: queues that kernels cannot write are refused") {
     refused("65536 blocks");
     rig.library.ends.cqe_size = 128;
     refused("entries of 128 bytes");
-    rig.library.ends.cqe_cnt = 8;
-    refused("8 entries");
+    rig.library.ends.cqe_cnt = 24;
+    refused("24 entries");
     rig.library.sends.bf.reg = nullptr;
     refused("no doorbell");
     CHECK_NOTHROW((void)rig.find());

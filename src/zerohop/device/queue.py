@@ -196,7 +196,7 @@ class Queue(Face):
         """
         self._check()
         if "proxy" not in self.modes:
-            with kernels_running(self._device):
+            with kernels_running(self._device, self._timeout_ns):
                 yield self
             return
         with carry_out(self._proxy, self._device, self._timeout_ns, self._late):

@@ -178,8 +178,8 @@ class Endpoint(Resource):
         Raises:
             ValueError: the endpoint was made without ``on_gpu``, is not connected, or has had such a queue;
                 ``device``, ``timeout`` or ``doorbell`` is not valid; ``collapsed=True`` with ``doorbell="nic"``.
-            Unsupported: ``doorbell="nic"``, and the device is no mlx5 NIC, libmlx5 is not installed, the NIC's queues do
-                not fit, or the GPU's driver refuses to map them or the doorbell.
+            Unsupported: ``doorbell="nic"``, and the device is no mlx5 NIC, libmlx5 is not installed, the NIC's queues
+                do not fit, or the GPU's driver refuses to map them or the doorbell.
             RegistrationFailed: there is no memory for it.
             Closed: the endpoint or the Context is closed.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import nanoseconds_of
 from zerohop.core.face import HOST, carry_out, is_open, kernels_running, region_of
 from zerohop.core.memory.access import lend
-from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed, Unsupported
+from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed, Unsupported, ZerohopError
 from zerohop.fabric.completions import from_entry, translate
 from zerohop.fabric.resource import Resource
 from zerohop.shown import shown
@@ -29,11 +29,12 @@ NIC: Final = "nic"
 _DOORBELLS: Final = (HOST, NIC)
 # As zerohop/device/layout.hpp declares them.
 TIMED_OUT: Final = 1
+FAILED: Final = 3
 CLOSED: Final = 4
-LAYOUT: Final = 0x7A686D6C78350002  # of zerohop/device/work_queue.hpp
+LAYOUT: Final = 0x7A686D6C78350003  # of zerohop/device/work_queue.hpp
 _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
 _MOST_SLOTS: Final = 1 << 15
-_WORDS: Final = 14  # of the descriptor
+_WORDS: Final = 15  # of the descriptor
 _COUNTERS: Final = 3
 
 
@@ -93,12 +94,13 @@ class KernelQueue(Resource):
         self._state_at = state - self._control.address
         counters = self._counters.address
         timeout_ns = min(self._timeout_ns or _LONGEST_NS, _LONGEST_NS)
-        words = [LAYOUT, *places, counters, counters + 8, counters + 16, state, timeout_ns]
+        *places, most = places
+        words = [LAYOUT, *places, counters, counters + 8, counters + 16, state, timeout_ns, most]
         self._descriptor.write_bytes(0, np.array(words, np.uint64).tobytes())
         self.pointer = self._descriptor.address
 
     def _open_of_host(self, ctx: Context, *, collapsed: bool) -> tuple[_Native, list[int], int]:
-        """Return the native part, the descriptor's words from the queue pair on, and the address of the state."""
+        """Return the native part, the descriptor's words that tell of the queue, and the address of the state."""
         slots = min(_MOST_SLOTS, 1 << (self.endpoint.config.max_messages.bit_length() - 1))
         completion_slots = 1 if collapsed else slots
         *offsets, nbytes = FabricKernelQueue.control_layout(slots, completion_slots)
@@ -108,7 +110,7 @@ class KernelQueue(Resource):
         )
         record, doorbell, completion_record, state, blocks, completions = (self._control.address + at for at in offsets)
         words = [self.endpoint.qpn, slots, blocks, record, doorbell, completions, completion_slots, completion_record]
-        return native, words, state
+        return native, [*words, slots], state
 
     def _open_of_nic(self, ctx: Context) -> tuple[_Native, list[int], int]:
         """Return the same for a queue that a NIC reads."""
@@ -138,7 +140,7 @@ class KernelQueue(Resource):
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
         if isinstance(self._native, FabricDirectQueue):
-            running = kernels_running(self._device)
+            running = kernels_running(self._device, self._timeout_ns or _LONGEST_NS)
         else:
             running = carry_out(self._native, self._device, self._timeout_ns or _LONGEST_NS, _late)
         with running:
@@ -168,11 +170,19 @@ class KernelQueue(Resource):
                 fix="post by PostWrite, UpdateSendDbrRecord and RingDoorbell, in this order; and make a new endpoint",
                 provider="verbs",
             )
-        if int.from_bytes(self._control.read_bytes(self._state_at, 8), "little") == TIMED_OUT:
+        state = int.from_bytes(self._control.read_bytes(self._state_at, 8), "little")
+        if state == FAILED:
+            raise DeviceFailed(
+                "a kernel's call was refused: Scope::warp in a warp that lacks threads, or in a queue of fewer than 64 "
+                "requests; the queue has ended",
+                fix="launch whole warps, and make a new endpoint, with max_messages=64 or more",
+                provider="verbs",
+            )
+        if state == TIMED_OUT:
             within = "" if isinstance(self._native, FabricDirectQueue) else "run kernels within queue.active(), and "
             raise DeadlineExceeded(
-                "a kernel has waited to post for longer than the queue's timeout, for a free place or for a thread that "
-                "did not ring the doorbell; the queue has ended",
+                "a kernel has waited to post for longer than the queue's timeout, for a free place or for a thread "
+                "that did not ring the doorbell; the queue has ended",
                 fix=f"make a new endpoint, {within}have each thread that calls PostWrite call UpdateSendDbrRecord and "
                 "RingDoorbell",
                 provider="verbs",
@@ -180,8 +190,10 @@ class KernelQueue(Resource):
 
     def _release(self) -> None:
         if isinstance(self._native, FabricDirectQueue) and is_open(self._control):
-            self._control.write_bytes(0, CLOSED.to_bytes(8, "little"))  # waits of kernels end
-            self._descriptor.write_bytes(0, bytes(8))  # and no kernel posts any more: it has another layout
+            # A GPU that is lost has no kernels to tell, and a Context that is closed meanwhile no memory.
+            with suppress(ZerohopError):
+                self._control.write_bytes(0, CLOSED.to_bytes(8, "little"))  # waits of kernels end
+                self._descriptor.write_bytes(0, bytes(8))  # and no kernel posts any more: it has another layout
         super()._release()
 
     def __repr__(self) -> str:

@@ -29,18 +29,27 @@ class KernelWork(Protocol):
 
 
 @contextmanager
-def kernels_running(device: str) -> Iterator[None]:
+def kernels_running(device: str, timeout_ns: int, begun: Callable[[], object] = int) -> Iterator[None]:
     """Postpone zerohop's calls to a GPU's driver that wait for running kernels to the end of the ``with`` block.
 
     Freeing memory and loading kernels are such calls. While one waits, the driver lets no other call of the process in,
-    and so no copy that the kernels wait for. Calls of other libraries are not postponed. The beginning of the block
-    waits for a call that is under way. ``device``: where the kernels run; on the host there is nothing to do.
+    and so no copy that the kernels wait for. Calls of other libraries are not postponed.
+
+    Args:
+        device: where the kernels run; on the host there is nothing to postpone.
+        timeout_ns: how long the beginning of the block waits for such a call that is under way.
+        begun: called before that wait. A kernel that runs already, and that the call waits for, may need it to end.
     """
     if device == HOST:
+        begun()
         yield
         return
     hold = IdleCallsHold()
     try:
+        begun()
+        deadline_ns = time.monotonic_ns() + timeout_ns
+        while not hold.settled(deadline_ns) and time.monotonic_ns() < deadline_ns:
+            pass
         yield
     finally:
         hold.end()
@@ -59,13 +68,20 @@ def carry_out(work: KernelWork, device: str, timeout_ns: int, late: Callable[[],
     Raises:
         ZerohopError: the error of ``late``.
     """
-    with kernels_running(device):
+    looking = False
+
+    def look() -> None:
+        nonlocal looking
         work.look()
-        try:
+        looking = True
+
+    try:
+        with kernels_running(device, timeout_ns, look):
             yield
-        finally:
+    finally:
+        if looking:
             work.stop_looking()
-        deadline_ns = time.monotonic_ns() + timeout_ns
-        while not work.settle(deadline_ns):
-            if time.monotonic_ns() >= deadline_ns:
-                raise late()
+    deadline_ns = time.monotonic_ns() + timeout_ns
+    while not work.settle(deadline_ns):
+        if time.monotonic_ns() >= deadline_ns:
+            raise late()

@@ -38,6 +38,16 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
 #endif
 }
 
+template <Scope kScope> ZEROHOP_DEVICE_FN bool is_whole() { // no thread is missing: a block's last warp may lack some
+#if !defined(ZEROHOP_HOST)
+    if (kScope == Scope::warp) {
+        const unsigned first = static_cast<unsigned>(rank<Scope::block>() - rank<Scope::warp>());
+        return first + warpSize <= size<Scope::block>();
+    }
+#endif
+    return true;
+}
+
 template <Scope kScope> ZEROHOP_DEVICE_FN void barrier() {
 #if !defined(ZEROHOP_HOST)
     if (kScope == Scope::block) {

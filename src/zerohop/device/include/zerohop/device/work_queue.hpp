@@ -32,7 +32,7 @@
 namespace zerohop::device::mlx5 {
 
 // Stands at the beginning of a WorkQueue, and changes with everything below.
-constexpr Word kQueueLayout = 0x7a686d6c78350002;
+constexpr Word kQueueLayout = 0x7a686d6c78350003;
 
 struct WorkQueue {
     Word layout; // kQueueLayout
@@ -49,6 +49,7 @@ struct WorkQueue {
     Word done;              // address of the index up to which requests have completed; likewise
     Word state;             // address of the state of the queue; the host and kernels write it
     Word timeout_ns;        // of every wait
+    Word most;              // requests that may be under way: `slots`, or half of a NIC's completions
 };
 
 // An entry of the completion queue; big-endian.
@@ -171,6 +172,18 @@ ZEROHOP_DEVICE_FN bool is_done(const WorkQueue* queue, Word index) {
     return static_cast<long long>(platform::load_near(queue->done) - index) > 0;
 }
 
+// Tells the NIC how many completions were taken; the record never stays behind what this thread knows of.
+ZEROHOP_DEVICE_FN void record_completions(const WorkQueue* queue) {
+    constexpr unsigned kMask = 0xffffff;
+    Word done = platform::load_near(queue->done);
+    // Again if completions were taken meanwhile: the thread that took them may have written the record before.
+    for (Word seen = ~done; seen != done; done = platform::load_near(queue->done)) {
+        seen = done;
+        platform::store_half(queue->completion_record, big(static_cast<unsigned>(seen) & kMask));
+        platform::fence();
+    }
+}
+
 // Tells the NIC, by the record, of all requests before an index.
 ZEROHOP_DEVICE_FN void record(const WorkQueue* queue, Word index) {
     platform::fence(); // the NIC sees the requests after the bytes that they send, and the record after the requests
@@ -186,29 +199,39 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
                                    unsigned remote_key, Word nbytes) {
     static_assert(kScope != Scope::block, "threads post alone, or as a warp");
     const Word count = platform::size<kScope>();
-    const bool refused = nbytes == 0 || nbytes > kMostBytes;
-    if (queue->layout != kQueueLayout || count > queue->slots || platform::any<kScope>(refused)) {
+    if (queue->layout != kQueueLayout) {
+        return {kFailed, 0, 0};
+    }
+    if (!platform::is_whole<kScope>() || (count > 1 && 2 * count > queue->most)) {
+        detail::give_up(queue, kFailed);
+        return {kFailed, 0, 0};
+    }
+    if (platform::any<kScope>(nbytes == 0 || nbytes > kMostBytes)) {
         return {kFailed, 0, 0};
     }
     Word status = kOk;
     Word first = 0;
     if (platform::is_first<kScope>()) {
-        const Word done = platform::load_relaxed(queue->done); // under way together with the index
+        // Under way together with the index. The stores below depend on it, and come after what it tells of.
+        const Word done = platform::load_relaxed(queue->done);
         first = platform::fetch_add_near(queue->head, count);
         const Word last = first + count - 1;
-        status = last - done < queue->slots ? kOk
-                                            : detail::wait(
-                                                  queue,
-                                                  [&] {
-                                                      if (last - platform::load_near(queue->done) < queue->slots) {
-                                                          return kOk;
-                                                      }
-                                                      const Word taken = detail::take_completions(queue);
-                                                      return taken == kOk ? detail::kBusy : taken;
-                                                  });
+        status = last - done < queue->most ? kOk
+                                           : detail::wait(
+                                                 queue,
+                                                 [&] {
+                                                     if (last - platform::load_near(queue->done) < queue->most) {
+                                                         return kOk;
+                                                     }
+                                                     const Word taken = detail::take_completions(queue);
+                                                     return taken == kOk ? detail::kBusy : taken;
+                                                 });
         if (status != kOk) {
             // Others wait for these requests to be ready, and they never are: the queue ends here.
             detail::give_up(queue, status);
+        } else if ((first + count) / (queue->most / 2 + 1) != first / (queue->most / 2 + 1)) {
+            // A NIC that knows of too few free completions ends the queue pair, though the kernel has not told it yet.
+            detail::record_completions(queue);
         }
     }
     const Word index = platform::from_first<kScope>(first) + platform::rank<kScope>();
@@ -294,15 +317,11 @@ template <Scope kScope = Scope::thread> ZEROHOP_DEVICE_FN Word PollCq(const Work
     return platform::from_first<kScope>(status);
 }
 
-// Tells the NIC how many completions were taken, so that their places are free again. Any thread may call it.
-ZEROHOP_DEVICE_FN void UpdateCqDbrRecord(const WorkQueue* queue) {
-    constexpr unsigned kMask = 0xffffff;
-    Word done = platform::load_near(queue->done);
-    // Again if completions were taken meanwhile: the thread that took them may have written the record before.
-    for (Word seen = ~done; seen != done; done = platform::load_near(queue->done)) {
-        seen = done;
-        platform::store_half(queue->completion_record, big(static_cast<unsigned>(seen) & kMask));
-        platform::fence();
+// Tells the NIC how many completions were taken, so that their places are free again. PostWrite() does that, too, from
+// time to time.
+template <Scope kScope = Scope::thread> ZEROHOP_DEVICE_FN void UpdateCqDbrRecord(const WorkQueue* queue) {
+    if (platform::is_first<kScope>()) {
+        detail::record_completions(queue);
     }
 }
 
