@@ -105,6 +105,29 @@ TEST_CASE("idle: none begins while something holds a stream, and what would hold
     CHECK(calls.done(number, patience_ns(10 * kSecond)));
 }
 
+TEST_CASE("idle: a hold may begin at once, and tell when the call under way has ended") {
+    IdleCalls& calls = IdleCalls::of_process();
+    std::atomic<bool> begun{false};
+    std::atomic<bool> go{false};
+    const uint64_t number = calls.later([&] {
+        begun = true;
+        begun.notify_all();
+        go.wait(false);
+    });
+    begun.wait(false);
+    {
+        IdleCalls::Hold hold{IdleCalls::Hold::AtOnce{}};
+        CHECK_FALSE(hold.settled(now_ns() + kMillisecond));
+        const uint64_t next = calls.later([] {});
+        go = true;
+        go.notify_all();
+        CHECK(hold.settled(now_ns() + patience_ns(10 * kSecond)));
+        CHECK(calls.done(number, 0));
+        CHECK_FALSE(calls.done(next, 0));
+    }
+    CHECK(calls.done(calls.last(), patience_ns(10 * kSecond)));
+}
+
 TEST_CASE_TEMPLATE("idle: while a stream waits memory is freed later, and can be had once it is", Vendor, Cuda, Hip) {
     Gpu gpu(Vendor::api());
     const uint64_t address = gpu.alloc(kBytes);

@@ -42,7 +42,7 @@ struct WorkQueue {
     Word record; // address of the doorbell record: two words of 32 bits, of which the second is the send queue's
     Word doorbell;
     Word completions;       // address of the first Entry
-    Word completion_slots;  // entries of the ring, a power of two, at least `slots`; 1: all are written to one place
+    Word completion_slots;  // entries of the ring, a power of two; 1: all are written to one place
     Word completion_record; // address of the number of completions that were taken, in 24 bits
     Word head;              // address of the index of the next free block; in memory of the device
     Word turn;              // address of the index up to which requests are ready, and kRinging; likewise
@@ -216,21 +216,21 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
         const Word done = platform::load_relaxed(queue->done);
         first = platform::fetch_add_near(queue->head, count);
         const Word last = first + count - 1;
-        status = last - done < queue->most ? kOk
-                                           : detail::wait(
-                                                 queue,
-                                                 [&] {
-                                                     if (last - platform::load_near(queue->done) < queue->most) {
-                                                         return kOk;
-                                                     }
-                                                     const Word taken = detail::take_completions(queue);
-                                                     return taken == kOk ? detail::kBusy : taken;
-                                                 });
+        if (last - done >= queue->most) {
+            status = detail::wait(queue, [&] {
+                if (last - platform::load_near(queue->done) < queue->most) {
+                    return kOk;
+                }
+                const Word taken = detail::take_completions(queue);
+                return taken == kOk ? detail::kBusy : taken;
+            });
+        }
         if (status != kOk) {
             // Others wait for these requests to be ready, and they never are: the queue ends here.
             detail::give_up(queue, status);
-        } else if ((first + count) / (queue->most / 2 + 1) != first / (queue->most / 2 + 1)) {
-            // A NIC that knows of too few free completions ends the queue pair, though the kernel has not told it yet.
+        } else if (const Word half = queue->most / 2 + 1; (first + count) / half != first / half) {
+            // Once for each half: a NIC whose completions are all taken, as far as the record says, ends the queue
+            // pair.
             detail::record_completions(queue);
         }
     }
