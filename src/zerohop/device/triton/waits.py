@@ -12,6 +12,7 @@ from zerohop.device.triton.words import (
     TIMED_OUT,
     agreed,
     as_word,
+    load_near,
     look_together,
     now,
     read,
@@ -27,18 +28,16 @@ _COUNT = tl.constexpr((1 << 62) - 1)
 @triton.jit
 def _acquire(queue):
     """Let the program see, from here on, what the host wrote before the words that the program has looked at."""
-    tl.atomic_add(word(read(queue, HEAD), 0), 0, sem="acquire", scope="sys")
+    load_near(read(queue, HEAD))
 
 
 @triton.jit
 def _has_reached(address, wanted, on_host):
-    # In Triton 3.6 an atomic addition of 0 is the acquire that gives all threads one value. It is not for memory of the
-    # host: there it may be a read and a write, and undo what the host has written in between.
     reached = tl.full((), 0, tl.int32)
     if HAS_ATOMIC_LOAD:
         reached = (look_together(address) >= wanted).to(tl.int32)
     elif on_host == 0:
-        reached = (tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys") >= wanted).to(tl.int32)
+        reached = (load_near(address) >= wanted).to(tl.int32)
     else:
         reached = (look_together(address) >= wanted).to(tl.int32)
     return reached
@@ -98,7 +97,7 @@ def wait_for_count(queue, peer, host, copy, number, progress_restarts: tl.conste
                     tl.atomic_xchg(word(copy, 0), found | POLLED, sem="release", scope="gpu")
                 value = found
             else:
-                value = tl.atomic_add(word(copy, 0), 0, sem="acquire", scope="sys")
+                value = load_near(copy)
                 if (value & POLLED) == 0:
                     before = tl.atomic_cas(word(copy, 0), value, value | POLLED, sem="acquire", scope="gpu")
                     polls = (before == value).to(tl.int32)

@@ -136,6 +136,16 @@ def look(address):
 
 
 @triton.jit
+def load_near(address):
+    """Load a word of the GPU's own memory, as an acquire for the system; all threads get the same value.
+
+    An atomic addition of 0 does that in every version of Triton. It is not for memory of the host: there it may be a
+    read and a write, and undo what the host has written in between.
+    """
+    return tl.atomic_add(word(address, 0), 0, sem="acquire", scope="sys")
+
+
+@triton.jit
 def look_together(address):
     """Read a word that the host changes, as an acquire; all threads get the same value."""
     if HAS_ATOMIC_LOAD:
