@@ -88,7 +88,7 @@ struct Nic {
                                                                        : MLX5_CQE_SYNDROME_WR_FLUSH_ERR;
             }
             std::memcpy(&slot, &made, sizeof made - 8);
-            uint64_t tail;
+            uint64_t tail = 0;
             std::memcpy(&tail, reinterpret_cast<const uint8_t*>(&made) + sizeof made - 8, 8);
             __atomic_store_n(reinterpret_cast<uint64_t*>(reinterpret_cast<uint8_t*>(&slot) + sizeof made - 8), tail,
                              __ATOMIC_RELEASE);
