@@ -82,7 +82,7 @@ void check_posted(int error, size_t taken, size_t count) {
     }
 }
 
-// What the device has of an endpoint. The queue pair is destroyed first.
+// Holds the objects that an endpoint has made on its device. The queue pair is destroyed first.
 struct Parts {
     std::shared_ptr<verbs::Device> device;
     verbs::Made<ibv_comp_channel> channel;
