@@ -9,6 +9,7 @@
 
 #ifdef ZEROHOP_VERBS
 #include "fabric/inventory.hpp"
+#include "provider/verbs/domain.hpp"
 
 #include <cstring>
 #include <tuple>
@@ -58,6 +59,17 @@ PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint6
     const Released release;
     return {{std::make_shared<verbs::MemoryRegion>(device, ways, address, nbytes, access,
                                                    engine == nullptr ? Whose::host : Whose::accelerator)}};
+}
+
+// On the device of a lane, so that the keys of memory that lanes know are good here.
+PyFabricEndpoint endpoint_on(const PyDomain& domain, uint32_t messages, uint32_t inline_bytes) {
+    const auto* port = dynamic_cast<const verbs::VerbsDomain*>(domain.domain.get());
+    if (port == nullptr) {
+        throw nb::value_error("no port of a NIC");
+    }
+    const fabric::Endpoint::Size size{messages, 1, 2 * messages + 1, 1, inline_bytes};
+    const Released release;
+    return {{std::make_shared<fabric::Endpoint>(port->opened(), size, port->options())}};
 }
 
 PyFabricEndpoint make_endpoint(const PyFabricDevice& self, uint32_t messages, uint32_t receives, uint32_t completions,
@@ -156,6 +168,8 @@ void register_requests(nb::module_& m) {
 
 void register_endpoints(nb::module_& m) {
     nb::class_<PyFabricEndpoint>(m, "FabricEndpoint", "A queue pair with queues of its own.")
+        .def_static("on", &endpoint_on, nb::arg("domain"), nb::arg("messages"), nb::arg("inline_bytes"),
+                    "One on the NIC port of a Context, for requests that are posted here.")
         .def("address", &address_of, "Number, PSN, LID, link layer, MTU code, read credit, GID.")
         .def("connect", &connect, nb::arg("number"), nb::arg("psn"), nb::arg("lid"), nb::arg("link_layer"),
              nb::arg("mtu"), nb::arg("read_credit"), nb::arg("gid"))
@@ -227,6 +241,7 @@ namespace {
 struct UnpostableRequest {};
 struct UnpostableReceive {};
 struct UnbuiltDevice {};
+struct UnbuiltEndpoint {};
 struct UnbuiltKernelQueue {};
 struct UnbuiltDirectQueue {};
 
@@ -244,6 +259,7 @@ void register_fabric(nb::module_& m) {
     def_unpostable<UnpostableRequest>(m, "FabricRequest");
     def_unpostable<UnpostableReceive>(m, "FabricReceive");
     nb::class_<UnbuiltDevice>(m, "FabricDevice").def_static("open", [](const nb::args& /*which*/) { raise_unbuilt(); });
+    nb::class_<UnbuiltEndpoint>(m, "FabricEndpoint");
     nb::class_<UnbuiltKernelQueue>(m, "FabricKernelQueue");
     nb::class_<UnbuiltDirectQueue>(m, "FabricDirectQueue");
     m.def("fabric_devices", &raise_unbuilt);

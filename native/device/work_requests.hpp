@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace zerohop::device::mlx5 {
 
@@ -12,14 +13,18 @@ namespace zerohop::device::mlx5 {
 struct Request {
     Opcode opcode = Opcode::nop;
     uint64_t index = 0;
+    bool fenced = false; // it begins when the reads and atomics before it have ended
     Place remote{};
-    Place local{};
+    Place local{};       // none, where the bytes are inline
+    std::string payload; // the bytes that are inline
     uint64_t nbytes = 0;
+    uint64_t operand = 0; // of an atomic: the addend, or the new value
+    uint64_t compare = 0;
 };
 
-// Takes a block apart; nothing if it is no write or read of 1 to kMostBytes with a completion, or has another index,
-// queue pair or number of segments than it has to have, or other bits where a NIC wants zero. Sends, atomics and
-// requests with their bytes inline are not carried out here.
+// Takes a block apart; nothing if it is no write or read of 1 to kMostBytes and no atomic, has no completion, or has
+// another index, queue pair or number of segments than it has to have, or other bits where a NIC wants zero. Sends are
+// not carried out here.
 [[nodiscard]] std::optional<Request> take_apart(const Block& block, uint64_t index, uint32_t queue_pair);
 
 // Returns the index behind the last request that a doorbell tells of, counted on from one that is known; nothing if

@@ -29,17 +29,37 @@ uint8_t syndrome_of(ibv_wc_status status) {
     }
 }
 
+ibv_wr_opcode opcode_of(device::mlx5::Opcode opcode) {
+    switch (opcode) {
+    case device::mlx5::Opcode::read:
+        return IBV_WR_RDMA_READ;
+    case device::mlx5::Opcode::fetch_add:
+        return IBV_WR_ATOMIC_FETCH_AND_ADD;
+    case device::mlx5::Opcode::compare_swap:
+        return IBV_WR_ATOMIC_CMP_AND_SWP;
+    default:
+        return IBV_WR_RDMA_WRITE;
+    }
+}
+
 } // namespace
 
 bool EndpointExecutor::begin(const device::mlx5::Request& request) {
+    const bool is_inline = !request.payload.empty();
     posted_ = {.id = request.index,
-               .opcode = request.opcode == device::mlx5::Opcode::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
-               .flags = IBV_SEND_SIGNALED,
+               .opcode = opcode_of(request.opcode),
+               .flags = IBV_SEND_SIGNALED | (request.fenced ? unsigned{IBV_SEND_FENCE} : 0U) |
+                        (is_inline ? unsigned{IBV_SEND_INLINE} : 0U),
                .remote_address = request.remote.address,
                .remote_key = request.remote.key,
-               .pieces = {{request.local.address, static_cast<uint32_t>(request.nbytes), request.local.key}},
-               .payload = {},
+               .operand = request.operand,
+               .compare = request.compare,
+               .pieces = {},
+               .payload = request.payload,
                .nbytes = request.nbytes};
+    if (!is_inline) {
+        posted_.pieces = {{request.local.address, static_cast<uint32_t>(request.nbytes), request.local.key}};
+    }
     const Request* chain = &posted_;
     try {
         endpoint_->post(std::span<const Request* const>(&chain, 1));

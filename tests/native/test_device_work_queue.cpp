@@ -157,7 +157,8 @@ TEST_CASE("device work queue: whatever a NIC would refuse is refused") {
         mlx5::Block flipped = block;
         flipped.words[bit / 32] ^= 1U << bit % 32;
         const bool reads = flipped.words[0] == (block.words[0] ^ (0x18U << 24)); // the code of a read
-        CHECK((bit >= 96 || reads || !mlx5::take_apart(flipped, index, kNumber).has_value()));
+        const bool fenced = flipped.words[2] == static_cast<unsigned>(mlx5::Completion::always_fenced) << 24;
+        CHECK((bit >= 96 || reads || fenced || !mlx5::take_apart(flipped, index, kNumber).has_value()));
     }
     mlx5::Block tall = block;
     tall.words[mlx5::detail::kData] = mlx5::big((1U << 30) + 1);
@@ -165,9 +166,37 @@ TEST_CASE("device work queue: whatever a NIC would refuse is refused") {
     tall.words[mlx5::detail::kData] = 0;
     CHECK_FALSE(mlx5::take_apart(tall, index, kNumber).has_value());
     CHECK(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber) == index + 1);
+    CHECK(mlx5::tail_of(mlx5::doorbell_of(index, kNumber), index, 16, kNumber) == index + 1);
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index + 2, 16, kNumber).has_value());
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index - 16, 16, kNumber).has_value());
     CHECK_FALSE(mlx5::tail_of(mlx5::doorbell_of(block), index, 16, kNumber + 1).has_value());
+}
+
+TEST_CASE("device work queue: atomics and bytes inline are taken apart") {
+    constexpr uint64_t kIndex = 0x12345;
+    constexpr mlx5::Place kThere{0x1122334455667788, 9};
+    mlx5::Block block{};
+    mlx5::build_atomic(block, mlx5::Opcode::compare_swap, kIndex, kNumber, kThere, {3, 4}, 5, 6,
+                       mlx5::Completion::always_fenced);
+    const mlx5::Request atomic = mlx5::take_apart(block, kIndex, kNumber).value();
+    CHECK((atomic.opcode == mlx5::Opcode::compare_swap && atomic.fenced && atomic.nbytes == 8));
+    CHECK((atomic.operand == 5 && atomic.compare == 6));
+    CHECK((atomic.remote.address == kThere.address && atomic.remote.key == 9));
+    CHECK((atomic.local.address == 3 && atomic.local.key == 4 && atomic.payload.empty()));
+    block.words[mlx5::detail::kAtomicData] = mlx5::big(4);
+    CHECK_FALSE(mlx5::take_apart(block, kIndex, kNumber).has_value());
+    for (unsigned nbytes = 1; nbytes <= mlx5::kInlineBytes; ++nbytes) {
+        const std::string bytes(nbytes, static_cast<char>('a' + nbytes % 26));
+        mlx5::build_inline_write(block, kIndex, kNumber, kThere, reinterpret_cast<const unsigned char*>(bytes.data()),
+                                 nbytes, mlx5::Completion::always);
+        const mlx5::Request write = mlx5::take_apart(block, kIndex, kNumber).value();
+        CHECK((write.payload == bytes && !write.fenced && write.nbytes == nbytes));
+        CHECK((write.remote.address == kThere.address && write.remote.key == 9));
+        block.words[mlx5::detail::kData] = mlx5::big((nbytes + 16) | mlx5::kInlineMark); // of other segments
+        CHECK_FALSE(mlx5::take_apart(block, kIndex, kNumber).has_value());
+        block.words[mlx5::detail::kData] = mlx5::big(mlx5::kInlineMark);
+        CHECK_FALSE(mlx5::take_apart(block, kIndex, kNumber).has_value());
+    }
 }
 
 TEST_CASE("device work queue: a refused request fails after those before it have ended") {

@@ -65,7 +65,7 @@ private:
                place.address - begin <= range.size() - nbytes;
     }
     [[nodiscard]] uint8_t carry_out(const mlx5::Request& request) const {
-        if (!within(request.local, kLocalKey, request.nbytes, local_)) {
+        if (request.payload.empty() && !within(request.local, kLocalKey, request.nbytes, local_)) {
             return mlx5::kLocalProtection;
         }
         if (!within(request.remote, kRemoteKey, request.nbytes, remote_)) {
@@ -73,9 +73,23 @@ private:
         }
         auto* here = reinterpret_cast<void*>(request.local.address);
         auto* there = reinterpret_cast<void*>(request.remote.address);
-        const bool writes = request.opcode == mlx5::Opcode::write;
-        std::memcpy(writes ? there : here, writes ? here : there, request.nbytes);
-        return 0;
+        switch (request.opcode) {
+        case mlx5::Opcode::write:
+            std::memcpy(there, request.payload.empty() ? here : request.payload.data(), request.nbytes);
+            return 0;
+        case mlx5::Opcode::read:
+            std::memcpy(here, there, request.nbytes);
+            return 0;
+        default: {
+            Word found = 0;
+            std::memcpy(&found, there, sizeof found);
+            const bool adds = request.opcode == mlx5::Opcode::fetch_add;
+            const Word next = adds ? found + request.operand : found == request.compare ? request.operand : found;
+            std::memcpy(here, &found, sizeof found);
+            std::memcpy(there, &next, sizeof next);
+            return 0;
+        }
+        }
     }
     std::vector<uint8_t>& local_;
     std::vector<uint8_t>& remote_;

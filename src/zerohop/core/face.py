@@ -29,7 +29,7 @@ from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
 from zerohop.core.lanes.imported import Kept
 from zerohop.core.lanes.link import Route
-from zerohop.core.lanes.path_choice import MAPPED, PEER, RING
+from zerohop.core.lanes.path_choice import MAPPED, PEER, RDMA, RING
 from zerohop.core.memory.access import is_open, may_be_replaced, offset_of, region_of, revoke_at_once, share_loosely
 from zerohop.core.memory.access import memory_of as whole_of
 from zerohop.core.memory.memory import Memory, View
@@ -38,6 +38,7 @@ from zerohop.core.memory.remote_buffer import RemoteBuffer, start_of
 from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import NOTHING_AFTER, After
 from zerohop.core.peers.peer_link import PeerLink as Link
+from zerohop.core.peers.queue_pairs import QueuePair, open_queue_pair
 from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
@@ -83,6 +84,7 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "PairTransfers",
+    "QueuePair",
     "Refusal",
     "RemoteBuffer",
     "Rights",
@@ -102,6 +104,7 @@ __all__ = [
     "may_be_replaced",
     "offset_of",
     "one_line",
+    "open_pair_for",
     "parse_url",
     "quoted",
     "random_bytes",
@@ -392,6 +395,21 @@ def keep_reached(route: Route) -> object:
     back all the same. Nothing is kept of a route that is stale, or that leads over a lane.
     """
     return None if route.imported is None else Kept(route.imported)
+
+
+async def open_pair_for(route: Route, messages: int, inline_bytes: int) -> QueuePair | None:
+    """Return a queue pair to the peer of a route, for kernels alone; None if no NICs move the bytes of the route.
+
+    On the control thread. ``messages`` requests may be under way, and carry ``inline_bytes``.
+
+    Raises:
+        Unsupported: the peer makes no such queue pairs, or the two cannot be connected.
+        RegistrationFailed, DeviceFailed, PeerLost, DeadlineExceeded: as for a lane.
+    """
+    lane = route.link.lanes.get(route.lane)
+    if lane is None or route.explanation.form != RDMA:
+        return None
+    return await open_queue_pair(route.link, lane, messages, inline_bytes)  # type: ignore[arg-type]  # it is a PeerLink
 
 
 async def call(link: Link, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:

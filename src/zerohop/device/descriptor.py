@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LAYOUT: Final = 0x7A65726F686F7003
+LAYOUT: Final = 0x7A65726F686F7004
 PEER: Final = 0  # kernels reach the memory by loads and stores
 PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
+MLX5: Final = 2  # kernels write requests on a queue pair of their own
 
 MAX_PEERS: Final = 1 << 9
 MAX_LOCALS: Final = 1 << 8
@@ -34,16 +35,18 @@ class PeerEntry(NamedTuple):
     """Describes a peer's memory to kernels.
 
     Attributes:
-        mode: PEER or PROXY.
-        base: where kernels reach it, or where it begins in what the peer has shared.
+        mode: PEER, PROXY or MLX5.
+        base: where kernels reach it; where it begins in what the peer has shared; or its address there.
         nbytes: its length.
         rights: those of the handle, as bits.
+        pair: of MLX5: address of the Pair.
     """
 
     mode: int
     base: int
     nbytes: int
     rights: int
+    pair: int = 0
 
 
 class LocalEntry(NamedTuple):
@@ -111,5 +114,5 @@ def lay_out(
         posted = counters + (_FIRST_PEER + number * _PEER_STRIDE) * _WORD
         copy = posted + _ENDED_COPY * _WORD
         start = _PEERS_AT + number * _PEER_WORDS
-        words[start : start + 8] = (*peer, posted, shared, shared + _WORD, copy)
+        words[start : start + 8] = (*peer[:4], posted, peer.pair or shared, shared + _WORD, copy)
     return words.tobytes()

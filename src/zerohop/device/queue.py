@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Proxy, Reason, Status
 from zerohop.config.providers import VERBS
@@ -22,6 +22,7 @@ from zerohop.core.face import (
 from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
     DESCRIPTOR_BYTES,
+    MLX5,
     PEER,
     PROXY,
     Control,
@@ -30,28 +31,20 @@ from zerohop.device.descriptor import (
     counter_bytes,
     lay_out,
 )
-from zerohop.device.status import FAILED, TIMED_OUT
-from zerohop.errors import AccessDenied, Closed, DeadlineExceeded, Unsupported, copy_of, from_native
+from zerohop.device.pairs import Pair
+from zerohop.device.status import FAILED, PEER_LOST, TIMED_OUT
+from zerohop.device.ways import MODES, Mode, Way, WayFinder
+from zerohop.errors import AccessDenied, Closed, DeadlineExceeded, copy_of, from_native
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zerohop.core.face import Context, Link, Local, Route
+    from zerohop.core.face import Context, Link, Local
     from zerohop.errors import ZerohopError
 
-Mode = Literal["auto", "peer", "proxy"]
-_MODES: Final = ("auto", "peer", "proxy")
 _RIGHTS: Final = {"r": 1, "w": 2, "rw": 3}
 _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait for ever
-
-
-class _Way(NamedTuple):
-    """Holds how kernels reach one peer: the memory itself, or the routes of its entries; and which way that is."""
-
-    reached: Any
-    routes: list[Route]
-    told: str
 
 
 class Queue(Face):
@@ -61,21 +54,25 @@ class Queue(Face):
     kernel. The functions for kernels name a peer, and memory of this side, by its place in the lists here. Kernels work
     within ``with queue.active():``, and on the same streams as always.
 
-    Each peer is reached in one of two ways, which kernels do not see:
+    Each peer is reached in one of three ways, which kernels do not see:
 
     - ``"peer"``: by the GPU's own loads and stores, where it reaches the memory.
     - ``"proxy"``: by entries in a FIFO, which this process takes out, checks, and posts over any provider. It looks for
       them only while the Queue is active.
+    - ``"mlx5"``: by RDMA requests in the form of mlx5 NICs, on a queue pair that only kernels post to. Where the GPU
+      can ring the doorbell of an mlx5 NIC, the NIC reads them; elsewhere this process does while the Queue is active,
+      and posts them to any RDMA device. ``explain`` says which. **Not verified on hardware**, so that
+      ``mode="auto"`` never takes it.
 
-    After a transfer has failed nothing more goes to that peer through the proxy; kernels get FAILED or PEER_LOST from
-    their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than ``timeout`` ends the
-    Queue for all kernels (TIMED_OUT).
+    After a transfer through the proxy or a NIC has failed, nothing more goes to that peer; kernels get FAILED or
+    PEER_LOST from their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than
+    ``timeout`` ends the Queue for all kernels (TIMED_OUT), and one that finds a NIC's queue full, for that peer.
 
     Attributes:
         context: the Context that it uses.
         pointer: address of its descriptor, an int: the one argument of a kernel. The memory is there as long as the
             Queue, also after `close`: end the kernels before the Queue is dropped.
-        modes: of each peer, ``"peer"`` or ``"proxy"``.
+        modes: of each peer, ``"peer"``, ``"proxy"`` or ``"mlx5"``.
     """
 
     _copy_refusal = "a Queue stays in its process, and is not copied; make one there, of the same handles"
@@ -98,7 +95,7 @@ class Queue(Face):
             peers: the handles that kernels reach, which kernels name by their places here; 512 at most.
             local: memory of this side that kernels put from, get to or wait on, likewise; 256 at most. Arrays and
                 tensors are registered.
-            mode: how peers are reached; ``"auto"``: ``"peer"`` where that is possible.
+            mode: how peers are reached; ``"auto"``: ``"peer"`` where that is possible, else ``"proxy"``.
             device: the GPU that the kernels run on; None: the one that has memory of ``local``, or the host.
             slots: entries of the FIFO, a power of two.
             timeout: seconds that connecting, a kernel's wait and a transfer may take, more than 0; None: the Context's.
@@ -109,13 +106,14 @@ class Queue(Face):
                 256 of ``local``; one with more than 1 TiB; ``local`` has memory of two GPUs.
             TypeError: ``peers`` or ``local`` is no list; ``peers`` has something that is no handle, ``local`` something
                 that cannot be registered.
-            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory.
+            Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory; ``mode="mlx5"``, and
+                NICs do not, or the handle's rights do not allow reads.
             DeadlineExceeded, PeerLost, AccessDenied, Closed: the errors of ``Context.read``.
         """
         super().__init__(ctx, {}, timeout)
         self._closing: Closed | None = None
-        if mode not in _MODES:
-            raise ValueError(f'mode is "auto", "peer" or "proxy", not {shown(mode)}')
+        if mode not in MODES:
+            raise ValueError(f'mode is "auto", "peer", "proxy" or "mlx5", not {shown(mode)}')
         if timeout == 0:
             raise ValueError("timeout is more than 0 seconds")
         self._mode = mode
@@ -129,12 +127,18 @@ class Queue(Face):
         allowed = core.timeout_ns if timeout is None else self._timeout_ns
         self._timeout_ns = min(allowed or _LONGEST_NS, _LONGEST_NS)
         self._losses: dict[int, ZerohopError] = {}
-        self._scratch = self.context.alloc(8 * max(1, len(self._handles)))
+        self._pairs: dict[int, Pair] = {}
+        self._scratch = self.context.alloc(16 * max(1, len(self._handles)))
         self._counters = self.context.alloc(counter_bytes(len(self._handles)), self._device)
         self._counters.fill(0)
-        self._ways: list[_Way] = self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
-        self.modes = tuple("proxy" if way.reached is None else "peer" for way in self._ways)
-        self._open()
+        self._ways: list[Way] = []
+        try:
+            self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
+            self.modes = tuple(way.mode for way in self._ways)
+            self._open()
+        except BaseException:  # the peers would keep their ends of the queue pairs
+            self._close_pairs()
+            raise
         self._join_context()
         for number, way in enumerate(self._ways):  # nobody has told of a loss before
             if (lost := way.routes[0].link.lost) is not None:
@@ -152,6 +156,8 @@ class Queue(Face):
         for number, handle in enumerate(self._handles):
             if number in self._losses:
                 raise copy_of(self._losses[number])
+            if number in self._pairs:
+                self._pairs[number].check(handle.owner)
             status, reason = self._proxy.failure(number)
             refused = (status, reason) == (Status.ACCESS_DENIED.value, Reason.NONE.value)
             if refused or (status == Status.OK.value and self._state_of(number) == FAILED):
@@ -195,11 +201,13 @@ class Queue(Face):
             Closed: the Queue is closed.
         """
         self._check()
-        if "proxy" not in self.modes:
-            with kernels_running(self._device, self._timeout_ns):
-                yield self
-            return
-        with carry_out(self._proxy, self._device, self._timeout_ns, self._late):
+        with ExitStack() as running:
+            for pair in self._pairs.values():
+                running.enter_context(pair.queue.running())
+            if "proxy" in self.modes:
+                running.enter_context(carry_out(self._proxy, self._device, self._timeout_ns, self._late))
+            else:
+                running.enter_context(kernels_running(self._device, self._timeout_ns))
             yield self
 
     def _late(self) -> ZerohopError:
@@ -212,7 +220,10 @@ class Queue(Face):
     def explain(self) -> str:
         """Return a line for each peer: how kernels reach it, and why not in the other way."""
         lines = [f"kernels on {self._device}"]
-        return "\n".join(lines + [f"  peer {number}: {way.told}" for number, way in enumerate(self._ways)])
+        for number, way in enumerate(self._ways):
+            pair = self._pairs.get(number)
+            lines.append(f"  peer {number}: {way.told}{f'; {pair.queue.told}' if pair is not None else ''}")
+        return "\n".join(lines)
 
     @property
     def taken(self) -> int:
@@ -226,12 +237,14 @@ class Queue(Face):
     def __del__(self) -> None:
         if hasattr(self, "_proxy"):
             self._proxy.close()
+            self._close_pairs()
             self._drop_context()
 
     def _close(self) -> None:
         self._closing = Closed("this Queue is closed", fix="make another one")
         self._leave_context()
         self._proxy.close()
+        self._close_pairs()
         self._close_context()
 
     def _check(self) -> None:
@@ -239,38 +252,18 @@ class Queue(Face):
             raise copy_of(self._closing)
         self._core.check_open()
 
-    async def _find_ways(self) -> list[_Way]:
-        return [await self._way_to(number, remote) for number, remote in enumerate(self._handles)]
-
-    async def _way_to(self, number: int, remote: RemoteBuffer) -> _Way:
-        """Return how kernels reach a handle. On the control thread."""
+    async def _find_ways(self) -> None:
         views = [*self._local, self._scratch]
-        why = 'mode="proxy"'
-        if self._mode != "proxy":
-            # Memory of the kernels' own GPU leads to the path by which that GPU reaches the peer.
-            own = [view for view in views if view.device == self._device]
-            route, reached = await self._reach(own[0] if own else views[0], remote)
-            # A GPU's atomics on memory of the host may not be atomic for the host.
-            foreign = self._index >= 0 and remote.device == HOST
-            if reached is not None and not foreign and reached.place()[0] == self._index:
-                return _Way(reached, [route], f"peer, {route.explanation}")
-            why = f"{route.explanation.provider} does not map memory of {remote.device} for kernels"
-            if reached is not None:
-                why = f"kernels on {self._device} do not reach memory of {remote.device}"
-        if self._mode == "peer":
-            raise Unsupported(
-                f"no kernel on {self._device} reaches peer {number} by itself: {why}",
-                fix='mode="auto", which goes through this process where it must',
-            )
-        routes = [(await self._reach(view, remote))[0] for view in views]
-        if self._index >= 0 and remote.device != HOST:
-            # The kernels' GPU copies signals, too. The peer's GPU would, and keep this process waiting while it runs
-            # kernels of the peer's process: it takes turns of a millisecond.
-            with suppress(Unsupported):  # where that GPU reaches nothing, the way from the host will do
-                by_device = (await self._reach(self._counters, remote))[0]
-                if by_device.explanation.direct:
-                    routes[-1] = by_device
-        return _Way(None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
+        finder = WayFinder(self._reach, self._mode, self._device, self._index, views, self._counters)
+        for number, remote in enumerate(self._handles):
+            self._ways.append(await finder.find(number, remote))
+
+    def _close_pairs(self) -> None:
+        for pair in self._pairs.values():
+            pair.close()
+        for way in self._ways:
+            if way.opened is not None:
+                way.opened.pair.close()
 
     def _open(self) -> None:
         """Make the memory that kernels and this process share, and what takes the entries out."""
@@ -287,7 +280,7 @@ class Queue(Face):
                 start_of(remote),
                 remote.nbytes,
                 _RIGHTS[remote.rights],
-                [] if way.reached else [route.id for route in way.routes],
+                [route.id for route in way.routes] if way.mode == "proxy" else [],
                 # A completion of a NIC does not say that the bytes can be seen, and two queue pairs keep no order.
                 any(route.explanation.provider == VERBS for route in way.routes),
             )
@@ -307,15 +300,18 @@ class Queue(Face):
             raise from_native(*error.args, operation="device.Queue") from None
         places = [address for _, address in self._proxy.places]
         of_peers = iter(places[len(self._local) :])
-        peer_entries = [
-            PeerEntry(
-                PEER if way.reached else PROXY,
-                (next(of_peers) if way.reached else 0) + start_of(remote),
-                remote.nbytes,
-                _RIGHTS[remote.rights],
-            )
-            for remote, way in zip(self._handles, self._ways, strict=True)
-        ]
+        peer_entries = []
+        for number, (remote, way) in enumerate(zip(self._handles, self._ways, strict=True)):
+            facts = remote.nbytes, _RIGHTS[remote.rights]
+            if way.opened is not None:
+                own_words = self._scratch.address + 16 * number
+                pair = Pair(ctx, self._device, self._timeout_ns / 1e9, way.opened, own_words)
+                self._pairs[number] = pair
+                peer_entries.append(PeerEntry(MLX5, way.opened.base + start_of(remote), *facts, pair.address))
+            elif way.reached:
+                peer_entries.append(PeerEntry(PEER, next(of_peers) + start_of(remote), *facts))
+            else:
+                peer_entries.append(PeerEntry(PROXY, start_of(remote), *facts))
         local_entries = [
             LocalEntry(place + offset, size, rights, self._index >= 0 and view.device == HOST)
             for view, place, (offset, size, rights) in zip(self._local, places, locals_, strict=False)
@@ -335,3 +331,5 @@ class Queue(Face):
         """Note the loss of a peer for `check` and for kernels."""
         self._losses.setdefault(number, copy_of(error))
         self._proxy.lose(number)
+        if number in self._pairs:
+            self._pairs[number].queue.end(PEER_LOST)

@@ -19,6 +19,7 @@ from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from zerohop.core.face import Context
 
@@ -136,16 +137,25 @@ class KernelQueue(Resource):
             AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: at the end, those of `check`.
             Closed: the queue or the Context is closed.
         """
+        with self._running():
+            yield self
+        self.check()
+
+    def _running(self) -> AbstractContextManager[object]:
+        """Return what lets kernels use the queue, without the errors of `check`."""
         self._check_open()
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
+        timeout_ns = self._timeout_ns or _LONGEST_NS
         if isinstance(self._native, FabricDirectQueue):
-            running = kernels_running(self._device, self._timeout_ns or _LONGEST_NS)
-        else:
-            running = carry_out(self._native, self._device, self._timeout_ns or _LONGEST_NS, _late)
-        with running:
-            yield self
-        self.check()
+            return kernels_running(self._device, timeout_ns)
+        return carry_out(self._native, self._device, timeout_ns, _late)
+
+    def _end(self, status: int) -> None:
+        """End the waits of kernels with a status."""
+        # A GPU that is lost has no kernels to tell, and a Context that is closed meanwhile no memory.
+        with suppress(ZerohopError):
+            self._control.write_bytes(self._state_at, status.to_bytes(8, "little"))
 
     def check(self) -> None:
         """Raise the first failure of what kernels have posted; return if there is none.
@@ -190,10 +200,9 @@ class KernelQueue(Resource):
 
     def _release(self) -> None:
         if isinstance(self._native, FabricDirectQueue) and is_open(self._control):
-            # A GPU that is lost has no kernels to tell, and a Context that is closed meanwhile no memory.
-            with suppress(ZerohopError):
-                self._control.write_bytes(0, CLOSED.to_bytes(8, "little"))  # waits of kernels end
-                self._descriptor.write_bytes(0, bytes(8))  # and no kernel posts any more: it has another layout
+            self._end(CLOSED)
+            with suppress(ZerohopError):  # as in _end()
+                self._descriptor.write_bytes(0, bytes(8))  # no kernel posts any more: it has another layout
         super()._release()
 
     def __repr__(self) -> str:

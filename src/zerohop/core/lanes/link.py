@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from zerohop._native import NativeError, Reason, Status
+from zerohop._native import NativeError, Reason, RemoteKeys, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
@@ -305,6 +305,17 @@ class Route:
         """Return this side's end of the lane; None once the lane is down."""
         lane = self.link.lanes.get(self.lane)
         return None if lane is None else lane.endpoint
+
+    def keys(self, domain: int) -> tuple[int, RemoteKeys] | None:
+        """Return the key of the memory here with a NIC port of this Context, and the keys of the peer's memory.
+
+        None if NICs do not move the bytes of this route, or it is stale.
+        """
+        registration, imported = self._registration(), self.imported
+        access = None if imported is None else imported.access
+        if registration is None or not isinstance(access, RemoteKeys) or domain not in registration.local_keys:
+            return None
+        return registration.local_keys[domain], access
 
     def drop(self) -> None:
         """Give the native route back; operations under way are not disturbed. Idempotent, and takes no lock."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from zerohop._native import FabricEndpoint
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.lanes.imported import Import
     from zerohop.core.lanes.lanes import Lanes
@@ -88,11 +89,12 @@ class PeerLink(Link):
         partner: the other end, of a Context that talks to itself.
         parting: the task that closes the link from this side.
         ending: the conversation of a lost link, until all that waits for the peer has ended.
+        queue_pairs: this side's ends of the queue pairs that kernels of the peer post to, by number.
         unmapping: the peer's memory that a lost link has still to give up.
         losing, gone: whether the link is being taken apart because its peer is lost, and whether that is done.
     """
 
-    __slots__ = ("ending", "gone", "losing", "parting", "partner", "session", "unmapping")
+    __slots__ = ("ending", "gone", "losing", "parting", "partner", "queue_pairs", "session", "unmapping")
 
     def __init__(self, core: Runtime, peer: str) -> None:
         super().__init__(core, peer)
@@ -100,6 +102,7 @@ class PeerLink(Link):
         self.partner: PeerLink | None = None
         self.parting: asyncio.Task[None] | None = None
         self.ending: Conversation | None = None
+        self.queue_pairs: dict[int, FabricEndpoint] = {}
         self.unmapping: list[Import] = []
         self.losing = self.gone = False
 

@@ -127,6 +127,8 @@ def _take_apart(core: PeerCore, link: PeerLink, error: ZerohopError, status: Sta
         unmap(core, link.unmapping[-1])
         link.unmapping.pop()
     link.allocations.clear()
+    while link.queue_pairs:
+        link.queue_pairs.popitem()[1].close()
     core.shares.lost(link)
     _forget(core, link)
     for reference in core.watchers.valuerefs():

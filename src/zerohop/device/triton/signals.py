@@ -5,10 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from zerohop.device.triton.pairs import atomic_by_nic, signal_by_nic
 from zerohop.device.triton.posting import ADD, FETCH_ADD, PUT, SET, post_pair, post_value, result
 from zerohop.device.triton.transfers import is_transfer, transfer
 from zerohop.device.triton.waits import wait_for
 from zerohop.device.triton.words import (
+    MLX5,
     OK,
     PEER,
     READ,
@@ -22,6 +24,7 @@ from zerohop.device.triton.words import (
     refuse,
     word,
 )
+from zerohop.device.triton.work_queue import COMPARE_SWAP_OF, FETCH_ADD_OF
 
 
 @triton.jit
@@ -35,6 +38,8 @@ def _send(queue, peer, mode, base, offset, value, add: tl.constexpr):
             tl.atomic_add(at, as_word(value), sem="release", scope="sys")
         else:
             tl.atomic_xchg(at, as_word(value), sem="release", scope="sys")
+    elif mode == MLX5:
+        status = signal_by_nic(queue, peer, base, offset, value, add)
     elif add:
         status, _ = post_value(queue, peer, ADD, offset, value)
     else:
@@ -114,6 +119,8 @@ def fetch_add(queue, peer, offset, value):
     elif mode == PEER:
         tl.debug_barrier()
         old = tl.atomic_add(word(base + offset, 0), as_word(value), sem="acq_rel", scope="sys")
+    elif mode == MLX5:
+        status, old = atomic_by_nic(queue, peer, base, FETCH_ADD_OF, offset, as_word(value), as_word(0))
     else:
         status, index = post_value(queue, peer, FETCH_ADD, offset, value)
         if status == OK:
@@ -134,6 +141,8 @@ def compare_swap(queue, peer, offset, expected, desired):
     elif mode == PEER:
         tl.debug_barrier()
         old = tl.atomic_cas(word(base + offset, 0), wanted, new, sem="acq_rel", scope="sys")
+    elif mode == MLX5:
+        status, old = atomic_by_nic(queue, peer, base, COMPARE_SWAP_OF, offset, new, wanted)
     else:
         status, index = post_pair(queue, peer, offset, wanted, new)
         if status == OK:

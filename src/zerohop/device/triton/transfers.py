@@ -6,10 +6,12 @@ import triton
 import triton.language as tl
 
 from zerohop.device.triton.fields import ENDED, ENDED_COPY, FAILURE, MODE, PEER_COUNT, POSTED
+from zerohop.device.triton.pairs import fence_by_nic, flush_by_nic, transfer_by_nic
 from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, post, post_value
 from zerohop.device.triton.waits import wait_for_count
 from zerohop.device.triton.words import (
     FAILED,
+    MLX5,
     OK,
     PEER,
     READ,
@@ -77,6 +79,8 @@ def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base
             copy(local_base + here, base + there, length, block)
         else:
             copy(base + there, local_base + here, length, block)
+    elif mode == MLX5:
+        status = transfer_by_nic(queue, peer, base, op, there, local, local_base, here, nbytes)
     else:
         done = as_word(0)
         begun = tl.full((), 0, tl.int32)
@@ -126,6 +130,8 @@ def flush(queue, peer):
     status = as_word(OK)
     if not is_peer(queue, peer):
         status = refuse(queue, peer)
+    elif read(peer_of(queue, peer), MODE) == MLX5:
+        status = flush_by_nic(queue, peer)
     else:
         peer_at = peer_of(queue, peer)
         ended_at = read(peer_at, ENDED)
@@ -169,6 +175,8 @@ def fence(queue, peer):
     elif read(peer_at, MODE) == PEER:
         tl.debug_barrier()
         _order(peer_at)
+    elif read(peer_at, MODE) == MLX5:
+        status = fence_by_nic(queue, peer)
     else:
         status, _ = post_value(queue, peer, FENCE, 0, 0)
     return status

@@ -118,6 +118,8 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
             (void)platform::fetch_add(peer.posted, 0); // fence() is empty where fetch_add_near() orders by itself
+        } else if (peer.mode == kMlx5) {
+            status = detail::pair::fence(peer);
         } else {
             const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
             status = detail::post(queue, peer, &entry, 1).status;
@@ -139,8 +141,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
         if (peer.mode == kPeer) {
             found.value = platform::fetch_add(peer.base + offset, value);
         } else {
-            const Entry entry = value_entry(Op::fetch_add, peer_number, offset, value);
-            found = detail::result(queue, peer, detail::post(queue, peer, &entry, 1));
+            found = detail::far_atomic(queue, peer_number, peer, offset, value, nullptr);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};
@@ -159,9 +160,7 @@ ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word 
         if (peer.mode == kPeer) {
             found.value = platform::compare_swap(peer.base + offset, expected, desired);
         } else {
-            const Entry entries[2] = {value_entry(Op::compare, peer_number, offset, expected),
-                                      value_entry(Op::compare_swap, peer_number, offset, desired)};
-            found = detail::result(queue, peer, detail::post(queue, peer, entries, 2));
+            found = detail::far_atomic(queue, peer_number, peer, offset, desired, &expected);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};

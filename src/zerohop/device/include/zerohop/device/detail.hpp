@@ -2,6 +2,7 @@
 #pragma once
 
 #include "zerohop/device/layout.hpp"
+#include "zerohop/device/pair.hpp"
 #include "zerohop/device/platform.hpp"
 #include "zerohop/device/threads.hpp"
 #include "zerohop/device/waits.hpp"
@@ -111,6 +112,9 @@ ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* 
 
 // Waits until all that was posted to a peer has ended.
 ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, const Peer& peer) {
+    if (peer.mode == kMlx5) {
+        return pair::flush(queue, peer);
+    }
     if (peer.mode == kPeer) {
         platform::fence();
     }
@@ -175,6 +179,22 @@ template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Wo
     }
 }
 
+// Asks a NIC or the host for a change of a word that is_word() has allowed. `compare`: of a compare_swap.
+ZEROHOP_DEVICE_FN Found far_atomic(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word operand,
+                                   const Word* compare) {
+    if (peer.mode == kMlx5) {
+        return pair::atomic(peer, compare == nullptr ? mlx5::Opcode::fetch_add : mlx5::Opcode::compare_swap, offset,
+                            operand, compare == nullptr ? 0 : *compare);
+    }
+    if (compare == nullptr) {
+        const Entry entry = value_entry(Op::fetch_add, peer_number, offset, operand);
+        return result(queue, peer, post(queue, peer, &entry, 1));
+    }
+    const Entry entries[2] = {value_entry(Op::compare, peer_number, offset, *compare),
+                              value_entry(Op::compare_swap, peer_number, offset, operand)};
+    return result(queue, peer, post(queue, peer, entries, 2));
+}
+
 // Carries out a transfer that is_transfer() has allowed, or posts it.
 template <Scope kScope>
 ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, const Peer& peer, Word there,
@@ -187,7 +207,9 @@ ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, con
         return kOk;
     }
     Word status = kOk;
-    if (platform::is_first<kScope>()) {
+    if (platform::is_first<kScope>() && peer.mode == kMlx5) {
+        status = pair::transfer(op, peer, there, local_number, local, here, nbytes);
+    } else if (platform::is_first<kScope>()) {
         Word done = 0;
         do {
             const Word some = nbytes - done < kMostBytes ? nbytes - done : kMostBytes;
@@ -214,7 +236,9 @@ ZEROHOP_DEVICE_FN Word send_signal(const Queue* queue, Word peer_number, const P
         return kOk;
     }
     Word status = kOk;
-    if (is_first) {
+    if (is_first && peer.mode == kMlx5) {
+        status = pair::signal(peer, offset, value, add);
+    } else if (is_first) {
         const Entry entry = value_entry(add ? Op::add : Op::set, peer_number, offset, value);
         status = post(queue, peer, &entry, 1).status;
     }

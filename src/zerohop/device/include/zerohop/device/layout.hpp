@@ -16,11 +16,12 @@ using Word = unsigned long long;
 static_assert(sizeof(Word) == 8);
 
 // Stands at the beginning of a Queue. Changes with everything below, so that a kernel of another version is refused.
-constexpr Word kLayout = 0x7a65726f686f7003;
+constexpr Word kLayout = 0x7a65726f686f7004;
 
 // How a peer's memory is reached.
 constexpr Word kPeer = 0;  // by loads and stores
 constexpr Word kProxy = 1; // by entries that the host takes out and posts
+constexpr Word kMlx5 = 2;  // by requests in the form of mlx5 NICs, on a queue pair that only kernels post to
 
 // The statuses that waits return; words of state hold the same numbers.
 constexpr Word kOk = 0;
@@ -39,11 +40,13 @@ constexpr Word kWrite = 2;
 
 struct Peer {
     Word mode;
-    Word base; // kPeer: where kernels reach it; kProxy: where it begins in what the peer has shared
+    // kPeer: where kernels reach it; kProxy: where it begins in what the peer has shared; kMlx5: its address there.
+    Word base;
     Word nbytes;
     Word rights;
     Word posted;     // address of the number of entries that kernels have posted to it; in memory of the device
-    Word ended;      // address of the number of entries that have ended and can be seen there; the host writes it
+    // Address of the number of entries that have ended and can be seen there, which the host writes; kMlx5: of its Pair.
+    Word ended;
     Word state;      // address of its state; the host and kernels write it
     Word ended_copy; // address of the copy that kernels keep of `ended`; in memory of the device
 };

@@ -19,10 +19,11 @@ enum class Opcode : unsigned {
     fetch_add = 0x12,
 };
 
-// When the NIC writes a completion.
+// When the NIC writes a completion, and when it begins a request.
 enum class Completion : unsigned {
     on_error = 0,
     always = 0x08,
+    always_fenced = 0x88, // the NIC begins the request when the reads and atomics before it have ended
 };
 
 constexpr Word kMostBytes = Word(1) << 30; // of one request: what queue pairs are made for
@@ -136,7 +137,8 @@ ZEROHOP_DEVICE_FN constexpr unsigned record_of(Word next_index) {
 ZEROHOP_DEVICE_FN constexpr Word doorbell_of(const Block& last) {
     return static_cast<Word>(last.words[1]) << 32 | last.words[0];
 }
-ZEROHOP_DEVICE_FN constexpr Word doorbell_of(Word index, unsigned queue_pair) { // behind a write
+// Behind a request of which only the index is known: a NIC needs no more of a doorbell than index and queue pair.
+ZEROHOP_DEVICE_FN constexpr Word doorbell_of(Word index, unsigned queue_pair) {
     Block block{};
     constexpr unsigned kSegments = 3;
     detail::control(block, Opcode::write, index, queue_pair, kSegments, Completion::always, 0);

@@ -21,6 +21,13 @@
 #define ZEROHOP_NO_UNROLL
 #endif
 
+// For what is long and not for the shortest times: inlined, it would take registers from what is.
+#if defined(ZEROHOP_CUDA) || defined(ZEROHOP_HIP)
+#define ZEROHOP_OUT_OF_LINE __noinline__ ZEROHOP_DEVICE_FN
+#else
+#define ZEROHOP_OUT_OF_LINE ZEROHOP_DEVICE_FN
+#endif
+
 namespace zerohop::device {
 
 namespace platform {

@@ -190,6 +190,40 @@ ZEROHOP_DEVICE_FN void record(const WorkQueue* queue, Word index) {
     platform::store_half(queue->record + sizeof(unsigned), record_of(index));
 }
 
+// Takes places for requests, and waits while the queue is full; gives the index of the first one. One thread.
+ZEROHOP_DEVICE_FN Found reserve(const WorkQueue* queue, Word count) {
+    // Under way together with the index. The stores below depend on it, and come after what it tells of.
+    const Word done = platform::load_relaxed(queue->done);
+    const Word first = platform::fetch_add_near(queue->head, count);
+    const Word last = first + count - 1;
+    Word status = kOk;
+    if (last - done >= queue->most) {
+        status = wait(queue, [&] {
+            if (last - platform::load_near(queue->done) < queue->most) {
+                return kOk;
+            }
+            const Word taken = take_completions(queue);
+            return taken == kOk ? kBusy : taken;
+        });
+    }
+    if (status != kOk) {
+        // Others wait for these requests to be ready, and they never are: the queue ends here.
+        give_up(queue, status);
+    } else if (const Word half = queue->most / 2 + 1; (first + count) / half != first / half) {
+        // Once for each half: a NIC whose completions are all taken, as far as the record says, ends the queue pair.
+        record_completions(queue);
+    }
+    return {status, first};
+}
+
+ZEROHOP_DEVICE_FN void write_block(const WorkQueue* queue, Word index, const Block& block) {
+    const Word at = queue->blocks + (index & (queue->slots - 1)) * sizeof(Block);
+    for (unsigned i = 0; i < kWordsOfBlock; i += 4) {
+        platform::store_pair(at + i * 4, block.words[i] | static_cast<Word>(block.words[i + 1]) << 32,
+                             block.words[i + 2] | static_cast<Word>(block.words[i + 3]) << 32);
+    }
+}
+
 } // namespace detail
 
 // Writes a request into the send queue: a write of 1 to kMostBytes. Waits while the queue is full. Of a warp either all
@@ -209,44 +243,19 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
     if (platform::any<kScope>(nbytes == 0 || nbytes > kMostBytes)) {
         return {kFailed, 0, 0};
     }
-    Word status = kOk;
-    Word first = 0;
+    Found place{kOk, 0};
     if (platform::is_first<kScope>()) {
-        // Under way together with the index. The stores below depend on it, and come after what it tells of.
-        const Word done = platform::load_relaxed(queue->done);
-        first = platform::fetch_add_near(queue->head, count);
-        const Word last = first + count - 1;
-        if (last - done >= queue->most) {
-            status = detail::wait(queue, [&] {
-                if (last - platform::load_near(queue->done) < queue->most) {
-                    return kOk;
-                }
-                const Word taken = detail::take_completions(queue);
-                return taken == kOk ? detail::kBusy : taken;
-            });
-        }
-        if (status != kOk) {
-            // Others wait for these requests to be ready, and they never are: the queue ends here.
-            detail::give_up(queue, status);
-        } else if (const Word half = queue->most / 2 + 1; (first + count) / half != first / half) {
-            // Once for each half: a NIC whose completions are all taken, as far as the record says, ends the queue
-            // pair.
-            detail::record_completions(queue);
-        }
+        place = detail::reserve(queue, count);
     }
-    const Word index = platform::from_first<kScope>(first) + platform::rank<kScope>();
-    status = platform::from_first<kScope>(status);
+    const Word index = platform::from_first<kScope>(place.value) + platform::rank<kScope>();
+    const Word status = platform::from_first<kScope>(place.status);
     if (status != kOk) {
         return {status, index, 0};
     }
     Block block{};
     build_transfer(block, Opcode::write, index, static_cast<unsigned>(queue->number), {remote_address, remote_key},
                    {local_address, local_key}, nbytes, Completion::always);
-    const Word at = queue->blocks + (index & (queue->slots - 1)) * sizeof(Block);
-    for (unsigned i = 0; i < kWordsOfBlock; i += 4) {
-        platform::store_pair(at + i * 4, block.words[i] | static_cast<Word>(block.words[i + 1]) << 32,
-                             block.words[i + 2] | static_cast<Word>(block.words[i + 3]) << 32);
-    }
+    detail::write_block(queue, index, block);
     return {kOk, index, 0};
 }
 

@@ -1,0 +1,148 @@
+"""Reaches a peer through a queue pair that only kernels post to, as `zerohop/device/pair.hpp` does.
+
+Not verified on hardware.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from zerohop.device.triton.fields import ENDED, POSTED
+from zerohop.device.triton.posting import GET
+from zerohop.device.triton.words import FAILED, OK, TIMED_OUT, agreed, as_word, look, now, peer_of, read, state_of, word
+from zerohop.device.triton.work_queue import (
+    ALWAYS,
+    ALWAYS_FENCED,
+    FETCH_ADD_OF,
+    READ_OF,
+    WRITE_OF,
+    big,
+    big_half,
+    halves,
+    post,
+    wait_until_done,
+)
+
+# Words of a Pair. QUEUE, UNREAD, FOUND, LOCK and LOCAL_KEYS are addresses.
+_QUEUE = tl.constexpr(0)
+_REMOTE_KEY = tl.constexpr(1)
+_UNREAD = tl.constexpr(2)
+_FOUND = tl.constexpr(3)
+_SCRATCH_KEY = tl.constexpr(4)
+_LOCK = tl.constexpr(5)
+_LOCAL_KEYS = tl.constexpr(6)
+
+_MOST_BYTES = tl.constexpr(1 << 30)  # of one request
+_INLINE = tl.constexpr(1 << 31)  # marks a length: the bytes follow
+_BASE = tl.constexpr(1)  # word of a peer's entry
+_TIMEOUT_NS = tl.constexpr(13)  # word of a WorkQueue
+
+
+@triton.jit
+def _post_transfer(pair, opcode, flags, remote, local_key, local, nbytes):
+    data = halves(big_half(nbytes), big_half(local_key))
+    key = read(pair, _REMOTE_KEY)
+    return post(read(pair, _QUEUE), opcode, 3, flags, remote, key, data, big(local), as_word(0), as_word(0))
+
+
+@triton.jit
+def _post_read_back(pair, base, flags):
+    """Post a read that no write before it is behind: it ends when they can be seen."""
+    return _post_transfer(pair, READ_OF, flags, base, read(pair, _SCRATCH_KEY), read(pair, _UNREAD), as_word(1))
+
+
+@triton.jit
+def _post_atomic(pair, opcode, remote, operand, compare, local):
+    length = halves(big_half(as_word(8)), big_half(read(pair, _SCRATCH_KEY)))
+    key = read(pair, _REMOTE_KEY)
+    queue = read(pair, _QUEUE)
+    return post(queue, opcode, 4, ALWAYS_FENCED, remote, key, big(operand), big(compare), length, big(local))
+
+
+@triton.jit
+def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_base, here, nbytes):
+    """Post a transfer that was found to be allowed; return the status."""
+    pair = read(peer_of(queue, peer), ENDED)
+    local_key = read(read(pair, _LOCAL_KEYS), as_word(local))
+    opcode: tl.constexpr = READ_OF if op == GET else WRITE_OF
+    status = as_word(OK)
+    done = as_word(0)
+    while (done < nbytes) & (status == OK):
+        some = tl.minimum(nbytes - done, _MOST_BYTES)
+        status, _ = _post_transfer(pair, opcode, ALWAYS, base + there + done, local_key, local_base + here + done, some)
+        done += some
+    return status
+
+
+@triton.jit
+def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
+    """Set or add to a word behind all that was posted before; return the status."""
+    pair = read(peer_of(queue, peer), ENDED)
+    wide = as_word(value)
+    status, _ = _post_read_back(pair, base, ALWAYS)
+    if status == OK:
+        if add:
+            status, _ = _post_atomic(pair, FETCH_ADD_OF, base + offset, wide, as_word(0), read(pair, _UNREAD))
+        else:
+            data = halves(big_half(as_word(8) | _INLINE), wide)
+            key, zero = read(pair, _REMOTE_KEY), as_word(0)
+            work = read(pair, _QUEUE)
+            rest = (wide >> 32) & 0xFFFFFFFF
+            status, _ = post(work, WRITE_OF, 3, ALWAYS_FENCED, base + offset, key, data, rest, zero, zero)
+    return status
+
+
+@triton.jit
+def fence_by_nic(queue, peer):
+    """Have the NIC begin nothing more until all that was posted before can be seen; return the status."""
+    peer_at = peer_of(queue, peer)
+    pair = read(peer_at, ENDED)
+    status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
+    if status == OK:
+        status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS_FENCED)
+    return status
+
+
+@triton.jit
+def flush_by_nic(queue, peer):
+    """Wait until all that was posted before can be seen, and gets have arrived; return the status."""
+    peer_at = peer_of(queue, peer)
+    pair = read(peer_at, ENDED)
+    status, index = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
+    if status == OK:
+        status = wait_until_done(read(pair, _QUEUE), index)
+    if status == OK:
+        if tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu") < 0:  # a call was refused
+            status = state_of(queue, peer)
+            if status == OK:
+                status = as_word(FAILED)
+    return status
+
+
+@triton.jit
+def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
+    """Change a word behind all that was posted before; return the status, and what the NIC has found."""
+    pair = read(peer_of(queue, peer), ENDED)
+    work = read(pair, _QUEUE)
+    lock = word(read(pair, _LOCK), 0)
+    status = as_word(OK)
+    old = as_word(0)
+    until = now() + look(work + _TIMEOUT_NS * 8)
+    taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
+    while (taken != 0) & (status == OK):
+        status = as_word(agreed((now() > until).to(tl.int32) * TIMED_OUT))
+        if status == OK:
+            taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
+    if taken == 0:
+        status, _ = _post_read_back(pair, base, ALWAYS)
+        if status == OK:
+            status, index = _post_atomic(pair, opcode, base + offset, operand, compare, read(pair, _FOUND))
+            if status == OK:
+                status = wait_until_done(work, index)
+            if status == OK:
+                old = look(read(pair, _FOUND))
+                tl.debug_barrier()
+        if status != TIMED_OUT:  # otherwise the NIC may still write the word
+            tl.atomic_xchg(lock, as_word(0), sem="release", scope="gpu")
+    return status, old
