@@ -9,11 +9,14 @@ import ctypes
 import struct
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zerohop.device.descriptor import DESCRIPTOR_BYTES, MLX5, Control, LocalEntry, PeerEntry, counter_bytes, lay_out
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NUMBER = 0x00ABCDEF  # of the queue pair
 LOCAL_KEY, REMOTE_KEY, SCRATCH_KEY = 0x1234, 0xFEDCBA98, 0x77
@@ -94,7 +97,7 @@ class NicQueue:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> NicQueue:
+    def __enter__(self) -> Self:
         sys.setswitchinterval(1e-4)  # kernels of the interpreter, and the NIC, take turns
         self._thread.start()
         return self

@@ -47,9 +47,17 @@ struct Nic {
             const auto* control = reinterpret_cast<const mlx5_wqe_ctrl_seg*>(at);
             const auto* remote = reinterpret_cast<const mlx5_wqe_raddr_seg*>(at + 16);
             const auto* data = reinterpret_cast<const mlx5_wqe_data_seg*>(at + 32);
-            const uint32_t first = be32toh(control->opmod_idx_opcode);
-            if (first != ((begun & 0xffff) << 8 | MLX5_OPCODE_RDMA_WRITE) ||
-                be32toh(control->qpn_ds) != (pair->qp_num << 8 | 3)) {
+            const auto* atomic = reinterpret_cast<const mlx5_wqe_atomic_seg*>(at + 32);
+            const auto* bytes = reinterpret_cast<const mlx5_wqe_inl_data_seg*>(at + 32);
+            const uint32_t opcode = be32toh(control->opmod_idx_opcode) & 0xff;
+            const bool is_atomic = opcode == MLX5_OPCODE_ATOMIC_FA || opcode == MLX5_OPCODE_ATOMIC_CS;
+            const bool is_inline = opcode == MLX5_OPCODE_RDMA_WRITE && (be32toh(bytes->byte_count) >> 31) != 0;
+            if (is_atomic) {
+                data = reinterpret_cast<const mlx5_wqe_data_seg*>(at + 48);
+            }
+            if (be32toh(control->opmod_idx_opcode) != ((begun & 0xffff) << 8 | opcode) ||
+                be32toh(control->qpn_ds) != (pair->qp_num << 8 | (is_atomic ? 4U : 3U)) ||
+                (control->fm_ce_se & ~MLX5_WQE_CTRL_FENCE) != MLX5_WQE_CTRL_CQ_UPDATE) {
                 return; // malformed: ignored, and the kernel's wait times out
             }
             ibv_sge piece{be64toh(data->addr), be32toh(data->byte_count), be32toh(data->lkey)};
@@ -58,10 +66,26 @@ struct Nic {
             request.wr_id = begun;
             request.sg_list = &piece;
             request.num_sge = 1;
-            request.opcode = IBV_WR_RDMA_WRITE;
             request.send_flags = IBV_SEND_SIGNALED;
-            request.wr.rdma.remote_addr = be64toh(remote->raddr);
-            request.wr.rdma.rkey = be32toh(remote->rkey);
+            if ((control->fm_ce_se & MLX5_WQE_CTRL_FENCE) != 0) {
+                request.send_flags |= IBV_SEND_FENCE;
+            }
+            if (is_atomic) {
+                const bool adds = opcode == MLX5_OPCODE_ATOMIC_FA;
+                request.opcode = adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+                request.wr.atomic.remote_addr = be64toh(remote->raddr);
+                request.wr.atomic.rkey = be32toh(remote->rkey);
+                request.wr.atomic.compare_add = be64toh(adds ? atomic->swap_add : atomic->compare);
+                request.wr.atomic.swap = adds ? 0 : be64toh(atomic->swap_add);
+            } else {
+                request.opcode = opcode == MLX5_OPCODE_RDMA_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+                request.wr.rdma.remote_addr = be64toh(remote->raddr);
+                request.wr.rdma.rkey = be32toh(remote->rkey);
+                if (is_inline) {
+                    piece = {reinterpret_cast<uint64_t>(bytes + 1), be32toh(bytes->byte_count) & 0x7fffffff, 0};
+                    request.send_flags |= IBV_SEND_INLINE;
+                }
+            }
             if (ibv_post_send(pair, &request, &bad) != 0) {
                 return;
             }

@@ -27,7 +27,12 @@ struct Device {
         // The NIC in software knows one range of this side. Its end is for what the NIC writes beside the local.
         const Word local = reinterpret_cast<Word>(rig.local.data());
         const Word scratch = local + rig.local.size() - 16;
-        pair = {reinterpret_cast<Word>(&rig.queue), kRemoteKey, scratch, scratch + 8, kLocalKey, reinterpret_cast<Word>(&lock),
+        pair = {reinterpret_cast<Word>(&rig.queue),
+                kRemoteKey,
+                scratch,
+                scratch + 8,
+                kLocalKey,
+                reinterpret_cast<Word>(&lock),
                 reinterpret_cast<Word>(&key)};
         queue->layout = zd::kLayout;
         queue->peer_count = queue->local_count = 1;

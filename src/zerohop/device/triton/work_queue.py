@@ -208,8 +208,7 @@ def post(work, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
         if status != OK:
             _give_up(work, status)  # others wait for this request to be ready, and it never is
         else:
-            half = most // 2 + 1
-            if (index + 1) // half != index // half:
+            if ((index ^ (index + 1)) & -((most + 1) // 2)) != 0:  # `most` is a power of two
                 _record_completions(work)  # a NIC ends a queue pair whose completions are all taken, by the record
             w0 = halves(big_half((index & 0xFFFF) << 8 | opcode), big_half(_read(work, _NUMBER) << 8 | segments))
             w1 = as_word(flags) << 24

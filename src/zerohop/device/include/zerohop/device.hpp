@@ -92,7 +92,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue*
     platform::barrier<kScope>();
     Word status = kOk;
     if (platform::is_first<kScope>()) {
-        status = detail::end_of_posted(queue, peer);
+        status = detail::end_of_posted(queue, peer_number, peer);
     }
     return platform::agree<kScope>(status);
 }
@@ -119,7 +119,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
         if (peer.mode == kPeer) {
             (void)platform::fetch_add(peer.posted, 0); // fence() is empty where fetch_add_near() orders by itself
         } else if (peer.mode == kMlx5) {
-            status = detail::pair::fence(peer);
+            status = detail::pair::fence(queue, peer_number);
         } else {
             const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
             status = detail::post(queue, peer, &entry, 1).status;

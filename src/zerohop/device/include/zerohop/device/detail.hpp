@@ -4,6 +4,7 @@
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/pair.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/tables.hpp"
 #include "zerohop/device/threads.hpp"
 #include "zerohop/device/waits.hpp"
 
@@ -13,26 +14,6 @@ namespace detail {
 
 ZEROHOP_DEVICE_FN bool fits(Word offset, Word nbytes, Word limit) { // a negative number is a very large one
     return (offset <= limit) & (nbytes <= limit - offset);          // without a branch, which would wait for one load
-}
-
-// Returns the entry of a peer; an empty one if there is no such peer, or the kernel has another layout.
-ZEROHOP_DEVICE_FN Peer peer_of(const Queue* queue, Word number) {
-    const Word layout = platform::read_once(&queue->layout);
-    Peer found = platform::read_all(queue->peers + (number & (kMaxPeers - 1)));
-    if (number >= kMaxPeers || layout != kLayout) {
-        found = Peer{};
-    }
-    return found;
-}
-
-// Likewise of a local.
-ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
-    const Word layout = platform::read_once(&queue->layout);
-    Local found = platform::read_all(queue->locals + (number & (kMaxLocals - 1)));
-    if (number >= kMaxLocals || layout != kLayout) {
-        found = Local{};
-    }
-    return found;
 }
 
 // Has flushes of all peers look at the states.
@@ -111,9 +92,9 @@ ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* 
 }
 
 // Waits until all that was posted to a peer has ended.
-ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, const Peer& peer) {
+ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, Word peer_number, const Peer& peer) {
     if (peer.mode == kMlx5) {
-        return pair::flush(queue, peer);
+        return pair::flush(queue, peer_number);
     }
     if (peer.mode == kPeer) {
         platform::fence();
@@ -183,8 +164,8 @@ template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Wo
 ZEROHOP_DEVICE_FN Found far_atomic(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word operand,
                                    const Word* compare) {
     if (peer.mode == kMlx5) {
-        return pair::atomic(peer, compare == nullptr ? mlx5::Opcode::fetch_add : mlx5::Opcode::compare_swap, offset,
-                            operand, compare == nullptr ? 0 : *compare);
+        const mlx5::Opcode opcode = compare == nullptr ? mlx5::Opcode::fetch_add : mlx5::Opcode::compare_swap;
+        return pair::atomic(queue, peer_number, opcode, offset, operand, compare == nullptr ? 0 : *compare);
     }
     if (compare == nullptr) {
         const Entry entry = value_entry(Op::fetch_add, peer_number, offset, operand);
@@ -208,7 +189,7 @@ ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, con
     }
     Word status = kOk;
     if (platform::is_first<kScope>() && peer.mode == kMlx5) {
-        status = pair::transfer(op, peer, there, local_number, local, here, nbytes);
+        status = pair::transfer(queue, op, peer_number, there, local_number, here, nbytes);
     } else if (platform::is_first<kScope>()) {
         Word done = 0;
         do {
@@ -237,7 +218,7 @@ ZEROHOP_DEVICE_FN Word send_signal(const Queue* queue, Word peer_number, const P
     }
     Word status = kOk;
     if (is_first && peer.mode == kMlx5) {
-        status = pair::signal(peer, offset, value, add);
+        status = pair::signal(queue, peer_number, offset, value, add);
     } else if (is_first) {
         const Entry entry = value_entry(add ? Op::add : Op::set, peer_number, offset, value);
         status = post(queue, peer, &entry, 1).status;

@@ -44,8 +44,9 @@ struct Peer {
     Word base;
     Word nbytes;
     Word rights;
-    Word posted;     // address of the number of entries that kernels have posted to it; in memory of the device
-    // Address of the number of entries that have ended and can be seen there, which the host writes; kMlx5: of its Pair.
+    Word posted; // address of the number of entries that kernels have posted to it; in memory of the device
+    // Address of the number of entries that have ended and can be seen there, which the host writes; kMlx5: of its
+    // Pair.
     Word ended;
     Word state;      // address of its state; the host and kernels write it
     Word ended_copy; // address of the copy that kernels keep of `ended`; in memory of the device

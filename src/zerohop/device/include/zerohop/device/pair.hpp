@@ -8,6 +8,7 @@
 
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/platform.hpp"
+#include "zerohop/device/tables.hpp"
 #include "zerohop/device/waits.hpp"
 #include "zerohop/device/work_queue.hpp"
 
@@ -64,8 +65,12 @@ ZEROHOP_DEVICE_FN mlx5::Posted post_read_back(const Peer& peer, mlx5::Completion
     });
 }
 
-ZEROHOP_OUT_OF_LINE Word transfer(Op op, const Peer& peer, Word there, Word local_number, const Local& local, Word here,
+// The functions below take numbers and no entries: an entry whose address is passed to a function would lie in memory,
+// and not in registers, for all who use it.
+ZEROHOP_OUT_OF_LINE Word transfer(const Queue* queue, Op op, Word peer_number, Word there, Word local_number, Word here,
                                   Word nbytes) {
+    const Peer peer = peer_of(queue, peer_number);
+    const Local local = local_of(queue, local_number);
     const Pair* pair = of(peer);
     const auto local_key = static_cast<unsigned>(platform::pointer(pair->local_keys)[local_number]);
     Word status = kOk;
@@ -82,7 +87,8 @@ ZEROHOP_OUT_OF_LINE Word transfer(Op op, const Peer& peer, Word there, Word loca
     return status;
 }
 
-ZEROHOP_OUT_OF_LINE Word signal(const Peer& peer, Word offset, Word value, bool add) {
+ZEROHOP_OUT_OF_LINE Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add) {
+    const Peer peer = peer_of(queue, peer_number);
     const Pair* pair = of(peer);
     const Word status = post_read_back(peer, mlx5::Completion::always).status;
     if (status != kOk) {
@@ -106,13 +112,15 @@ ZEROHOP_OUT_OF_LINE Word signal(const Peer& peer, Word offset, Word value, bool 
 }
 
 // Has the NIC begin nothing more until all that was posted before can be seen at the peer.
-ZEROHOP_OUT_OF_LINE Word fence(const Peer& peer) {
+ZEROHOP_OUT_OF_LINE Word fence(const Queue* queue, Word peer_number) {
+    const Peer peer = peer_of(queue, peer_number);
     const Word status = post_read_back(peer, mlx5::Completion::always).status;
     return status == kOk ? post_read_back(peer, mlx5::Completion::always_fenced).status : status;
 }
 
 // Waits until all that was posted before can be seen at the peer, and gets have arrived.
-ZEROHOP_OUT_OF_LINE Word flush(const Queue* queue, const Peer& peer) {
+ZEROHOP_OUT_OF_LINE Word flush(const Queue* queue, Word peer_number) {
+    const Peer peer = peer_of(queue, peer_number);
     const Word status = mlx5::PollCq(queue_of(peer), post_read_back(peer, mlx5::Completion::always));
     if (status == kOk && (platform::fetch_add_near(peer.posted, 0) & kFailure) != 0) { // a call was refused
         const Word state = state_of(queue, peer);
@@ -122,11 +130,12 @@ ZEROHOP_OUT_OF_LINE Word flush(const Queue* queue, const Peer& peer) {
 }
 
 // Behind all that was posted before; waits for what the NIC finds.
-ZEROHOP_OUT_OF_LINE Found atomic(const Peer& peer, mlx5::Opcode opcode, Word offset, Word operand, Word compare) {
+ZEROHOP_OUT_OF_LINE Found atomic(const Queue* queue, Word peer_number, mlx5::Opcode opcode, Word offset, Word operand,
+                                 Word compare) {
+    const Peer peer = peer_of(queue, peer_number);
     const Pair* pair = of(peer);
-    Word status = mlx5::detail::wait(queue_of(peer), [&] {
-        return platform::compare_swap_near(pair->lock, 0, 1) == 0 ? kOk : mlx5::detail::kBusy;
-    });
+    Word status = mlx5::detail::wait(
+        queue_of(peer), [&] { return platform::compare_swap_near(pair->lock, 0, 1) == 0 ? kOk : mlx5::detail::kBusy; });
     if (status != kOk) {
         return {status, 0};
     }
@@ -134,11 +143,11 @@ ZEROHOP_OUT_OF_LINE Found atomic(const Peer& peer, mlx5::Opcode opcode, Word off
     if (found.status == kOk) {
         found.status =
             mlx5::PollCq(queue_of(peer), post(peer, [&](mlx5::Block& block, Word index, unsigned number) {
-                mlx5::build_atomic(block, opcode, index, number,
-                                   {peer.base + offset, static_cast<unsigned>(pair->remote_key)},
-                                   {pair->found, static_cast<unsigned>(pair->scratch_key)}, operand, compare,
-                                   mlx5::Completion::always_fenced);
-            }));
+                             mlx5::build_atomic(block, opcode, index, number,
+                                                {peer.base + offset, static_cast<unsigned>(pair->remote_key)},
+                                                {pair->found, static_cast<unsigned>(pair->scratch_key)}, operand,
+                                                compare, mlx5::Completion::always_fenced);
+                         }));
         found.value = found.status == kOk ? platform::load_acquire(pair->found) : 0;
     }
     if (found.status != kTimedOut) { // otherwise the NIC may still write the word

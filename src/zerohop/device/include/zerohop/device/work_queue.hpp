@@ -49,7 +49,8 @@ struct WorkQueue {
     Word done;              // address of the index up to which requests have completed; likewise
     Word state;             // address of the state of the queue; the host and kernels write it
     Word timeout_ns;        // of every wait
-    Word most;              // requests that may be under way: `slots`, or half of a NIC's completions
+    // Requests that may be under way, a power of two: `slots`, or half of a NIC's completions.
+    Word most;
 };
 
 // An entry of the completion queue; big-endian.
@@ -209,7 +210,7 @@ ZEROHOP_DEVICE_FN Found reserve(const WorkQueue* queue, Word count) {
     if (status != kOk) {
         // Others wait for these requests to be ready, and they never are: the queue ends here.
         give_up(queue, status);
-    } else if (const Word half = queue->most / 2 + 1; (first + count) / half != first / half) {
+    } else if (((first ^ (first + count)) & ~((queue->most + 1) / 2 - 1)) != 0) { // `most` is a power of two
         // Once for each half: a NIC whose completions are all taken, as far as the record says, ends the queue pair.
         record_completions(queue);
     }

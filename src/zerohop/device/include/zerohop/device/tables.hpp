@@ -1,0 +1,33 @@
+// Reads the entries of a Queue's tables.
+#pragma once
+
+#include "zerohop/device/layout.hpp"
+#include "zerohop/device/platform.hpp"
+
+namespace zerohop::device {
+
+namespace detail {
+
+// Returns the entry of a peer; an empty one if there is no such peer, or the kernel has another layout.
+ZEROHOP_DEVICE_FN Peer peer_of(const Queue* queue, Word number) {
+    const Word layout = platform::read_once(&queue->layout);
+    Peer found = platform::read_all(queue->peers + (number & (kMaxPeers - 1)));
+    if (number >= kMaxPeers || layout != kLayout) {
+        found = Peer{};
+    }
+    return found;
+}
+
+// Likewise of a local.
+ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
+    const Word layout = platform::read_once(&queue->layout);
+    Local found = platform::read_all(queue->locals + (number & (kMaxLocals - 1)));
+    if (number >= kMaxLocals || layout != kLayout) {
+        found = Local{};
+    }
+    return found;
+}
+
+} // namespace detail
+
+} // namespace zerohop::device
