@@ -34,11 +34,12 @@ void register_domain(nb::module_& m) {
              nb::arg("address"), nb::arg("nbytes"), nb::arg("rights"), nb::arg("keys"), nb::arg("atomics"))
         .def_prop_ro("nbytes", [](const PyRemoteKeys& self) { return self.keys->nbytes; })
         .def_prop_ro(
-            "address", [](const PyRemoteKeys& self) { return self.keys->address; }, "Where it begins at the peer.")
+            "address", [](const PyRemoteKeys& self) { return self.keys->address; },
+            "Address of the memory at the peer.")
         .def_prop_ro("keys", [](const PyRemoteKeys& self) { return self.keys->keys; })
         .def_prop_ro(
             "atomics", [](const PyRemoteKeys& self) { return self.keys->atomics; },
-            "Whether the NIC at that end carries out atomics.")
+            "Tells whether the peer's NIC carries out atomics.")
         .def(
             "close", [](const PyRemoteKeys& self) { return self.keys->close(); },
             "No operation begins with it any more; True once none is left that did before.");

@@ -61,13 +61,14 @@ PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint6
                                                    engine == nullptr ? Whose::host : Whose::accelerator)}};
 }
 
-// On the device of a lane, so that the keys of memory that lanes know are good here.
+// The endpoint is in the protection domain of the port's lanes, so that the keys of memory that lanes know are valid
+// for it.
 PyFabricEndpoint endpoint_on(const PyDomain& domain, uint32_t messages, uint32_t inline_bytes) {
     const auto* port = dynamic_cast<const verbs::VerbsDomain*>(domain.domain.get());
     if (port == nullptr) {
-        throw nb::value_error("no port of a NIC");
+        throw NativeError(Status::unsupported, Reason::none, "this is no port of an RDMA device");
     }
-    const fabric::Endpoint::Size size{messages, 1, 2 * messages + 1, 1, inline_bytes};
+    const fabric::Endpoint::Size size{messages, 1, 2 * messages + 1, 1, inline_bytes, false};
     const Released release;
     return {{std::make_shared<fabric::Endpoint>(port->opened(), size, port->options())}};
 }
@@ -75,7 +76,7 @@ PyFabricEndpoint endpoint_on(const PyDomain& domain, uint32_t messages, uint32_t
 PyFabricEndpoint make_endpoint(const PyFabricDevice& self, uint32_t messages, uint32_t receives, uint32_t completions,
                                uint32_t sge, uint32_t inline_bytes, const verbs::OptionMap& options) {
     const std::shared_ptr<verbs::Device> device = self.get();
-    const fabric::Endpoint::Size size{messages, receives, completions, sge, inline_bytes};
+    const fabric::Endpoint::Size size{messages, receives, completions, sge, inline_bytes, true};
     const verbs::Options checked = verbs::Options::from(options);
     const Released release;
     return {{std::make_shared<fabric::Endpoint>(device, size, checked)}};
@@ -168,8 +169,11 @@ void register_requests(nb::module_& m) {
 
 void register_endpoints(nb::module_& m) {
     nb::class_<PyFabricEndpoint>(m, "FabricEndpoint", "A queue pair with queues of its own.")
-        .def_static("on", &endpoint_on, nb::arg("domain"), nb::arg("messages"), nb::arg("inline_bytes"),
-                    "One on the NIC port of a Context, for requests that are posted here.")
+        .def_static("on_port", &endpoint_on, nb::arg("domain"), nb::arg("messages"), nb::arg("inline_bytes"),
+                    "Makes one on a NIC port of a Context, in the protection domain of its lanes. It cannot sleep.")
+        .def(
+            "fail", [](const PyFabricEndpoint& self) { self.get()->fail(); }, nb::call_guard<Released>(),
+            "Has the device flush all requests, and refuse new ones.")
         .def("address", &address_of, "Number, PSN, LID, link layer, MTU code, read credit, GID.")
         .def("connect", &connect, nb::arg("number"), nb::arg("psn"), nb::arg("lid"), nb::arg("link_layer"),
              nb::arg("mtu"), nb::arg("read_credit"), nb::arg("gid"))

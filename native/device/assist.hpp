@@ -5,6 +5,7 @@
 #include "device/work_requests.hpp"
 #include "zerohop/device/work_queue.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -56,7 +57,7 @@ public:
     void close(Word status);
     // Requests that have not ended: those that the doorbell has told of; after a failure those that were begun.
     [[nodiscard]] uint64_t left() const { return (failed_ || refused_ ? begun_ : rung_) - ended_; }
-    // Tells whether a request or a doorbell was not what a NIC takes.
+    // Any thread. Tells whether a request or a doorbell was not what a NIC takes.
     [[nodiscard]] bool refused() const { return refused_; }
 
 private:
@@ -71,11 +72,11 @@ private:
     const uint32_t queue_pair_;
     const QueueLayout layout_;
     Executor& executor_;
-    uint64_t rung_ = 0;    // index behind the last request that the doorbell told of
-    uint64_t begun_ = 0;   // of these, requests that were begun
-    uint64_t ended_ = 0;   // of these, requests that have ended
-    bool failed_ = false;  // one has failed, and those behind it are flushed
-    bool refused_ = false; // that with the index begun_; it fails when those before it have ended
+    uint64_t rung_ = 0;                // index behind the last request that the doorbell told of
+    uint64_t begun_ = 0;               // of these, requests that were begun
+    uint64_t ended_ = 0;               // of these, requests that have ended
+    bool failed_ = false;              // one has failed, and those behind it are flushed
+    std::atomic<bool> refused_{false}; // that with the index begun_; it fails when those before it have ended
     std::vector<Executor::Ended> news_;
 };
 

@@ -17,7 +17,8 @@ Place place_at(const Block& block, unsigned word) { // of a data segment
     return {address_at(block, word + 2), big(block.words[word + 1])};
 }
 
-// Fills in what a request is about; false if it is none that is carried out here. `segments`: as many as it has.
+// Decodes the segments behind the remote address. Returns false if the request is not carried out here. `segments`: as
+// many as the request has.
 bool take_body(Request& found, const Block& block, unsigned segments) {
     if (found.opcode == Opcode::compare_swap || found.opcode == Opcode::fetch_add) {
         found.operand = address_at(block, detail::kData);

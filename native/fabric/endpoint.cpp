@@ -105,8 +105,10 @@ Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, cons
     : device_(std::move(device)), size_(size), sends_{"send queue", std::vector<Place>(size.messages)},
       receives_{"receive queue", std::vector<Place>(size.receives)} {
     const shim::IbVerbs& api = device_->api();
-    bell_ = Descriptor::event();
-    channel_ = verbs::make_channel(*device_);
+    if (size.sleeps) {
+        bell_ = Descriptor::event();
+        channel_ = verbs::make_channel(*device_);
+    }
     const auto entries = static_cast<int>(size.completions);
     queue_ = verbs::Made<ibv_cq>(api.create_cq(device_->context(), entries, nullptr, channel_.get(), 0),
                                  {device_.get(), api.destroy_cq});
@@ -154,6 +156,13 @@ void Endpoint::connect(const verbs::QueuePairAddress& remote) {
     const std::lock_guard lock(mutex_);
     check_open();
     pair_->connect(remote);
+}
+
+void Endpoint::fail() {
+    const std::lock_guard lock(mutex_);
+    if (!closing_) {
+        pair_->fail();
+    }
 }
 
 void Endpoint::post(std::span<const Request* const> chain) {
@@ -325,7 +334,9 @@ void Endpoint::close() {
         return;
     }
     closing_ = true;
-    bell_.ring();
+    if (size_.sleeps) {
+        bell_.ring();
+    }
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
     pair_->fail();
@@ -337,7 +348,9 @@ void Endpoint::close() {
         accel::IdleCalls::of_process().later([parts = std::move(parts)] {});
     } else {
         pair_.reset();
-        take_events(); // destroying a queue waits until all of its events are acknowledged
+        if (size_.sleeps) {
+            take_events(); // destroying a queue waits until all of its events are acknowledged
+        }
         queue_.reset();
         channel_.reset();
     }

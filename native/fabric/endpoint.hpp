@@ -33,6 +33,7 @@ public:
         uint32_t completions = 0; // at least the sum of the two
         uint32_t sge = 1;
         uint32_t inline_bytes = 0; // asked for; max_inline() is what the device gave
+        bool sleeps = true;        // false: nobody calls arm() or sleep(), which take two descriptors
     };
     // Throws NativeError. The sizes are within the device's limits.
     Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, const verbs::Options& options);
@@ -41,6 +42,8 @@ public:
     // All of these throw NativeError(closed) after close().
     [[nodiscard]] verbs::QueuePairAddress address() const;
     void connect(const verbs::QueuePairAddress& remote);
+    // Has the device flush all requests, and refuse new ones.
+    void fail();
     // Returns where the queues lie, for kernels that do without this object from now on. Throws NativeError also if the
     // device has no such queues.
     [[nodiscard]] DirectQueue direct_queue();

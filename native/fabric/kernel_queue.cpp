@@ -75,8 +75,9 @@ bool EndpointExecutor::begin(const device::mlx5::Request& request) {
 void EndpointExecutor::collect(std::vector<Ended>& ended) {
     for (const Completion& each : endpoint_->poll(kPolledAtOnce)) {
         ended.push_back({each.id, syndrome_of(each.status)});
-        if (each.status != IBV_WC_SUCCESS && !failed_) {
-            failed_ = each;
+        if (each.status != IBV_WC_SUCCESS) {
+            const std::lock_guard lock(mutex_);
+            failed_ = failed_ ? failed_ : each;
         }
     }
 }
@@ -97,15 +98,9 @@ bool KernelQueue::poll() {
     } catch (const std::exception& error) { // of the device
         assist_.close(device::kFailed);
         const std::lock_guard lock(failure_mutex_);
-        failure_.text = error.what();
+        device_failure_ = error.what();
         broken_ = true;
         return true;
-    }
-    if (moved && (executor_.failed() || assist_.refused())) {
-        const std::lock_guard lock(failure_mutex_);
-        failure_.completion = executor_.failed();
-        failure_.text =
-            assist_.refused() ? "a kernel has written a request, or rung a doorbell, that no NIC takes" : "";
     }
     left_ = assist_.left();
     if (left_ == 0) {
@@ -127,9 +122,12 @@ Backlog KernelQueue::backlog() const {
     return {.ready = looking_.wanted(), .look_in_ns = left_ != 0 ? kMillisecond : UINT64_MAX};
 }
 
+// A kernel may ask as soon as it has seen the completion of a failed request, so this looks where it is known first.
 KernelQueue::Failure KernelQueue::failure() const {
     const std::lock_guard lock(failure_mutex_);
-    return failure_;
+    const bool refused = device_failure_.empty() && assist_.refused();
+    return {refused ? "a kernel has written a request, or rung a doorbell, that no NIC takes" : device_failure_,
+            executor_.failed()};
 }
 
 void KernelQueue::close(Outcome /*outcome*/) {

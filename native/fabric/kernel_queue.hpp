@@ -25,12 +25,16 @@ public:
     explicit EndpointExecutor(std::shared_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
     bool begin(const device::mlx5::Request& request) override;
     void collect(std::vector<Ended>& ended) override;
-    [[nodiscard]] const std::optional<Completion>& failed() const { return failed_; } // the first that has
+    [[nodiscard]] std::optional<Completion> failed() const { // any thread; the first that has
+        const std::lock_guard lock(mutex_);
+        return failed_;
+    }
 
 private:
     const std::shared_ptr<Endpoint> endpoint_;
     Request posted_; // made anew for each
-    std::optional<Completion> failed_;
+    mutable std::mutex mutex_;
+    std::optional<Completion> failed_; // guarded by the mutex
 };
 
 class KernelQueue final : public Work {
@@ -70,7 +74,7 @@ private:
     std::atomic<bool> broken_{false}; // the device has refused a request
     std::atomic<bool> closed_{false};
     mutable std::mutex failure_mutex_; // guards:
-    Failure failure_;
+    std::string device_failure_;
 };
 
 } // namespace zerohop::fabric

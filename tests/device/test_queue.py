@@ -106,7 +106,7 @@ def test_timeouts(contexts: tuple[zh.Context, zh.Context]) -> None:
     [
         ({"peers": [b"handle"]}, TypeError, "peers[0] is no RemoteBuffer, but bytes"),
         ({"peers": []}, ValueError, "1 to 512 peers, not 0"),
-        ({"mode": "fast"}, ValueError, 'mode is "auto", "peer" or "proxy"'),
+        ({"mode": "fast"}, ValueError, 'mode is "auto", "peer", "proxy" or "mlx5"'),
         ({"slots": 100}, ValueError, "a power of two from 16 to 1048576"),
         ({"slots": "many"}, TypeError, "slots"),
         ({"device": "cuda:9"}, ValueError, "cuda:9"),

@@ -398,9 +398,10 @@ def keep_reached(route: Route) -> object:
 
 
 async def open_pair_for(route: Route, messages: int, inline_bytes: int) -> QueuePair | None:
-    """Return a queue pair to the peer of a route, for kernels alone; None if no NICs move the bytes of the route.
+    """Open a queue pair to the peer of a route, which only kernels post to. On the control thread.
 
-    On the control thread. ``messages`` requests may be under way, and carry ``inline_bytes``.
+    Return None if the route does not use NICs. ``messages``: the most requests under way. ``inline_bytes``: the most
+    bytes that a request carries itself.
 
     Raises:
         Unsupported: the peer makes no such queue pairs, or the two cannot be connected.

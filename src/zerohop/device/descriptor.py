@@ -39,7 +39,8 @@ class PeerEntry(NamedTuple):
         base: where kernels reach it; where it begins in what the peer has shared; or its address there.
         nbytes: its length.
         rights: those of the handle, as bits.
-        pair: of MLX5: address of the Pair.
+        pair: address of the peer's Pair in the mode MLX5; 0 in others.
+        state: address of the peer's state in the mode MLX5; 0: it is in the shared memory.
     """
 
     mode: int
@@ -47,6 +48,7 @@ class PeerEntry(NamedTuple):
     nbytes: int
     rights: int
     pair: int = 0
+    state: int = 0
 
 
 class LocalEntry(NamedTuple):
@@ -114,5 +116,5 @@ def lay_out(
         posted = counters + (_FIRST_PEER + number * _PEER_STRIDE) * _WORD
         copy = posted + _ENDED_COPY * _WORD
         start = _PEERS_AT + number * _PEER_WORDS
-        words[start : start + 8] = (*peer[:4], posted, peer.pair or shared, shared + _WORD, copy)
+        words[start : start + 8] = (*peer[:4], posted, peer.pair or shared, peer.state or shared + _WORD, copy)
     return words.tobytes()

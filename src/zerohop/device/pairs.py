@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from zerohop.core.face import open_pair_for
-from zerohop.errors import Unsupported, ZerohopError
+from zerohop.device.status import TIMED_OUT
+from zerohop.errors import DeadlineExceeded, Unsupported, ZerohopError
 from zerohop.fabric.peer_queue import INLINE_BYTES, MESSAGES, PeerQueue
 
 if TYPE_CHECKING:
     from zerohop.core.face import Context, QueuePair, RemoteBuffer, Route
 
-_NOT_NICS: Final = "NICs do not move the bytes between its memory and all of this Queue's by themselves"
 _WORD: Final = 8
-_HEAD_WORDS: Final = 8  # Pair of zerohop/device/pair.hpp, and the word of its lock, in a line of their own
+_HEAD_WORDS: Final = 8  # Pair of zerohop/device/pair.hpp, and the word of its lock
+_AUTO: Final = 'mode="auto", which goes through this process where it must'
 
 
-class Opened(NamedTuple):
-    """Holds a queue pair to a peer, and what requests name memory by.
+class ConnectedPair(NamedTuple):
+    """Holds a queue pair to a peer, and the keys by which requests name memory.
 
     Attributes:
         pair: the queue pair.
@@ -36,34 +37,65 @@ class Opened(NamedTuple):
     scratch_key: int
 
 
-async def open_pair(remote: RemoteBuffer, routes: list[Route]) -> Opened | str:
-    """Return a queue pair to the owner of a handle; or, if there cannot be one, why. On the control thread.
+def check_handle(number: int, remote: RemoteBuffer) -> None:
+    """Raise Unsupported for a handle that no queue pair can be used for; ``number``: its index in the list."""
+    if "r" not in remote.rights:
+        raise Unsupported(
+            f"the handle of peer {number} gives no right to read, and kernels read a byte back to know that their "
+            "writes have arrived",
+            fix=f'share the memory with rights="rw"; or {_AUTO}',
+            peer=remote.owner,
+        )
+    if remote.nbytes == 0:
+        raise Unsupported(f"the memory of peer {number} is empty", fix="leave it out of peers", peer=remote.owner)
+
+
+async def open_pair(number: int, remote: RemoteBuffer, routes: list[Route]) -> ConnectedPair | None:
+    """Return a queue pair to the owner of a handle; None if a route has become stale. On the control thread.
 
     ``routes``: from each local, and from the scratch memory behind them.
+
+    Raises:
+        Unsupported: there can be none.
+        RegistrationFailed, DeviceFailed, PeerLost, ProtocolError, DeadlineExceeded: as for a lane.
     """
-    if "r" not in remote.rights or remote.nbytes == 0:
-        return "a NIC tells by a read of the peer's memory that bytes have arrived, and the handle allows none"
-    if len({route.lane for route in routes}) != 1:
-        return _NOT_NICS
-    try:
-        pair = await open_pair_for(routes[0], MESSAGES, INLINE_BYTES)
-    except Unsupported as error:
-        return error.reason
+    if len({route.lane for route in routes}) != 1 and not any(route.stale for route in routes):
+        raise Unsupported(
+            f"this Queue's memory reaches peer {number} over several lanes, and a queue pair belongs to one",
+            fix=f'Context(providers=["verbs"]) on both sides; or {_AUTO}',
+            peer=remote.owner,
+        )
+    pair = await open_pair_for(routes[0], MESSAGES, INLINE_BYTES)
     if pair is None:
-        return _NOT_NICS
-    keys = [route.keys(pair.domain) for route in routes]
-    found = [each for each in keys if each is not None]
-    why = _NOT_NICS if len(found) != len(keys) else ""
-    if not why and not found[0][1].atomics:
-        why = "the peer's NIC carries out no atomics"
-    if not why and pair.endpoint.max_inline < _WORD:
-        why = "the NIC takes no bytes within a request"
-    if why:
+        if routes[0].stale:
+            return None
+        raise Unsupported(
+            f"the way to peer {number} is {routes[0].explanation}, and not RDMA by NICs",
+            fix=f'Context(providers=["verbs"]) on both sides; or {_AUTO}',
+            peer=remote.owner,
+        )
+    try:
+        connected = _with_keys(number, pair, routes)
+    except BaseException:
         pair.close()
-        return why
-    *local_keys, scratch_key = [local for local, _ in found]
+        raise
+    if connected is None:
+        pair.close()
+    return connected
+
+
+def _with_keys(number: int, pair: QueuePair, routes: list[Route]) -> ConnectedPair | None:
+    keys = [route.nic_keys(pair.domain) for route in routes]
+    found = [each for each in keys if each is not None]
+    if len(found) != len(keys):
+        return None
     theirs = found[0][1]
-    return Opened(pair, theirs.address, theirs.keys[0], local_keys, scratch_key)
+    if not theirs.atomics:
+        raise Unsupported(f"the NIC of peer {number} carries out no atomics", fix=_AUTO, peer=routes[0].peer)
+    if pair.endpoint.max_inline < _WORD:
+        raise Unsupported("the NIC here takes no 8 bytes within a request", fix=_AUTO)
+    *local_keys, scratch_key = [local for local, _ in found]
+    return ConnectedPair(pair, theirs.address, theirs.keys[0], local_keys, scratch_key)
 
 
 class Pair:
@@ -71,32 +103,42 @@ class Pair:
 
     Attributes:
         queue: the queue.
-        address: where the peer's entry in the descriptor leads to.
+        address: address of the Pair of zerohop/device/pair.hpp, for the peer's entry in the descriptor.
     """
 
-    def __init__(self, ctx: Context, device: str, timeout: float, opened: Opened, scratch: int) -> None:
+    def __init__(self, ctx: Context, device: str, timeout: float, connected: ConnectedPair, scratch: int) -> None:
         """Make the memory that kernels need. ``scratch``: address of two words that the NIC may write."""
-        self.queue = PeerQueue(opened.pair.endpoint, ctx, device, timeout)
-        self._memory = ctx.alloc(_WORD * (_HEAD_WORDS + max(1, len(opened.local_keys))), device)
+        self.queue = PeerQueue(connected.pair.endpoint, ctx, device, timeout)
+        self._memory = ctx.alloc(_WORD * (_HEAD_WORDS + max(1, len(connected.local_keys))), device)
         self.address = self._memory.address
         lock = self.address + _WORD * (_HEAD_WORDS - 1)
         keys = self.address + _WORD * _HEAD_WORDS
-        head = (self.queue.pointer, opened.remote_key, scratch, scratch + _WORD, opened.scratch_key, lock, keys, 0)
-        self._memory.write_bytes(0, np.array([*head, *opened.local_keys], np.uint64).tobytes())
+        head = (self.queue.pointer, connected.remote_key, scratch, scratch + _WORD, connected.scratch_key, lock, keys)
+        self._memory.write_bytes(0, np.array([*head, 0, *connected.local_keys], np.uint64).tobytes())
 
-    def check(self, peer: str) -> None:
-        """Raise the first failure of what kernels have posted to this peer, whose id is given.
+    def check(self, number: int, peer: str) -> None:
+        """Raise the failure of the queue pair; return if it has none.
+
+        ``number`` and ``peer``: index in the list of peers, and the id of the peer.
 
         Raises:
-            AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: as KernelQueue.check.
+            AccessDenied, PeerLost, DeviceFailed: a request was refused or failed.
+            DeadlineExceeded: a kernel found no free place in time.
         """
         try:
-            self.queue.check()
+            self.queue.raise_failure()
         except ZerohopError as error:
+            fix = "get a new handle if the peer has taken this memory back, and make another Queue"
             raise type(error)(
-                error.reason, fix="make another Queue", peer=peer, provider="verbs", operation="device.Queue"
+                f"a request for peer {number}: {error.reason}", fix=fix, peer=peer, operation="device.Queue"
             ) from None
+        if self.queue.state == TIMED_OUT:
+            raise DeadlineExceeded(
+                f"a kernel found no free place in the send queue to peer {number} for longer than the Queue's timeout",
+                fix="run kernels within `with queue.active():`, and make another Queue",
+                peer=peer,
+            )
 
     def close(self) -> None:
-        """Close the queue, and this side's end of the queue pair. The memory stays as long as this."""
+        """Close the queue, and this side's end of the queue pair. The memory lives as long as this object."""
         self.queue.endpoint.close()

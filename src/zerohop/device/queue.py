@@ -19,6 +19,7 @@ from zerohop.core.face import (
     region_of,
     start_of,
 )
+from zerohop.device import failures
 from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
     DESCRIPTOR_BYTES,
@@ -32,9 +33,9 @@ from zerohop.device.descriptor import (
     lay_out,
 )
 from zerohop.device.pairs import Pair
-from zerohop.device.status import FAILED, PEER_LOST, TIMED_OUT
+from zerohop.device.status import FAILED
 from zerohop.device.ways import MODES, Mode, Way, WayFinder
-from zerohop.errors import AccessDenied, Closed, DeadlineExceeded, copy_of, from_native
+from zerohop.errors import Closed, copy_of, from_native
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -50,23 +51,23 @@ _LONGEST_NS: Final = 3600 * 10**9  # of a kernel's wait: no kernel is to wait fo
 class Queue(Face):
     """Gives kernels of one GPU the memory of peers: to put bytes there, get them, signal, and wait for signals.
 
-    It is made of handles and registered memory; no other process takes part. ``pointer`` is its one argument for a
-    kernel. The functions for kernels name a peer, and memory of this side, by its place in the lists here. Kernels work
-    within ``with queue.active():``, and on the same streams as always.
+    It is made of handles and registered memory; the other processes run no code for it. ``pointer`` is its one argument
+    for a kernel. The functions for kernels name a peer, and memory of this side, by its place in the lists here.
+    Kernels work within ``with queue.active():``, and on the same streams as always.
 
     Each peer is reached in one of three ways, which kernels do not see:
 
     - ``"peer"``: by the GPU's own loads and stores, where it reaches the memory.
     - ``"proxy"``: by entries in a FIFO, which this process takes out, checks, and posts over any provider. It looks for
       them only while the Queue is active.
-    - ``"mlx5"``: by RDMA requests in the form of mlx5 NICs, on a queue pair that only kernels post to. Where the GPU
-      can ring the doorbell of an mlx5 NIC, the NIC reads them; elsewhere this process does while the Queue is active,
-      and posts them to any RDMA device. ``explain`` says which. **Not verified on hardware**, so that
-      ``mode="auto"`` never takes it.
+    - ``"mlx5"``: by RDMA requests in the form of mlx5 NICs, which kernels write to a queue pair of their own. An mlx5
+      NIC reads them if the GPU can ring its doorbell. Otherwise this process reads them while the Queue is active, and
+      posts them to any RDMA device; ``explain`` says which. **Not verified on hardware**: ``mode="auto"`` does not
+      take it.
 
     After a transfer through the proxy or a NIC has failed, nothing more goes to that peer; kernels get FAILED or
     PEER_LOST from their waits, and `check` raises the reason. A kernel that finds the FIFO full for longer than
-    ``timeout`` ends the Queue for all kernels (TIMED_OUT), and one that finds a NIC's queue full, for that peer.
+    ``timeout`` ends the Queue for all kernels (TIMED_OUT); one that finds the send queue to a peer full, for that peer.
 
     Attributes:
         context: the Context that it uses.
@@ -97,7 +98,8 @@ class Queue(Face):
                 tensors are registered.
             mode: how peers are reached; ``"auto"``: ``"peer"`` where that is possible, else ``"proxy"``.
             device: the GPU that the kernels run on; None: the one that has memory of ``local``, or the host.
-            slots: entries of the FIFO, a power of two.
+            slots: entries of the FIFO, a power of two. A queue pair of the mode ``"mlx5"`` has 1,024 places, or as
+                many as the NIC says.
             timeout: seconds that connecting, a kernel's wait and a transfer may take, more than 0; None: the Context's.
                 A kernel waits for an hour at most.
 
@@ -107,7 +109,9 @@ class Queue(Face):
             TypeError: ``peers`` or ``local`` is no list; ``peers`` has something that is no handle, ``local`` something
                 that cannot be registered.
             Unsupported: ``mode="peer"``, and kernels of this GPU do not reach a handle's memory; ``mode="mlx5"``, and
-                NICs do not, or the handle's rights do not allow reads.
+                there can be no queue pair: the way is not RDMA by NICs, the handle does not allow reads, a NIC has no
+                atomics, or the peer's version of zerohop makes none.
+            RegistrationFailed, DeviceFailed, ProtocolError: ``mode="mlx5"``, and a queue pair could not be made.
             DeadlineExceeded, PeerLost, AccessDenied, Closed: the errors of ``Context.read``.
         """
         super().__init__(ctx, {}, timeout)
@@ -132,15 +136,17 @@ class Queue(Face):
         self._counters = self.context.alloc(counter_bytes(len(self._handles)), self._device)
         self._counters.fill(0)
         self._ways: list[Way] = []
+        self._given_up = False
         try:
             self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
             self.modes = tuple(way.mode for way in self._ways)
             self._open()
         except BaseException:  # the peers would keep their ends of the queue pairs
+            self._given_up = True  # first: the control thread may still open some
             self._close_pairs()
             raise
         self._join_context()
-        for number, way in enumerate(self._ways):  # nobody has told of a loss before
+        for number, way in enumerate(self._ways):  # a peer may have been lost before
             if (lost := way.routes[0].link.lost) is not None:
                 self._lose(number, lost)
 
@@ -157,41 +163,30 @@ class Queue(Face):
             if number in self._losses:
                 raise copy_of(self._losses[number])
             if number in self._pairs:
-                self._pairs[number].check(handle.owner)
+                self._pairs[number].check(number, handle.owner)
             status, reason = self._proxy.failure(number)
             refused = (status, reason) == (Status.ACCESS_DENIED.value, Reason.NONE.value)
             if refused or (status == Status.OK.value and self._state_of(number) == FAILED):
-                raise AccessDenied(
-                    f"a kernel's call for peer {number} was refused: a range beyond the peer's memory or the local's, "
-                    "no such local, a word that is not aligned to 8 bytes, or a right that the handle does not give",
-                    peer=handle.owner,
-                    fix="compare the arguments of the kernel's calls with the lists that the Queue was made of",
-                )
+                raise failures.of_call(number, handle.owner)
             if status != Status.OK.value:
                 raise from_native(status, reason, peer=handle.owner, operation="device.Queue")
-        state = int(self._words[1])
-        if state == TIMED_OUT:
-            raise DeadlineExceeded(
-                "a kernel found no free slot in the FIFO for longer than the Queue's timeout",
-                fix="run kernels within `with queue.active():`, and make another Queue",
-            )
-        if state == FAILED:
-            raise AccessDenied(
-                "a kernel named a peer that the Queue does not have, or waited for what is no word of a local",
-                fix=f"there are {len(self._handles)} peers and {len(self._local)} locals, counted from 0; the offset "
-                "of a word is a multiple of 8",
-            )
+        error = failures.of_queue(int(self._words[1]), len(self._handles), len(self._local))
+        if error is not None:
+            raise error
 
     def _state_of(self, number: int) -> int:
+        if number in self._pairs:
+            return self._pairs[number].queue.state
         return int(self._words[(self._peers_at + number * self._peer_bytes) // 8 + 1])
 
     @contextmanager
     def active(self) -> Iterator[Queue]:
-        """Have this process look for entries of kernels, without a pause, until the end of the ``with`` block.
+        """Let kernels use the Queue until the end of the ``with`` block.
 
-        The end of the block waits until everything that kernels have posted by then has ended. Wait for the kernels
-        within the block, such as by ``torch.cuda.synchronize()``: an entry that comes later waits until the Queue is
-        active the next time.
+        Meanwhile this process looks for entries of the FIFO, and for requests of the mode ``"mlx5"`` that no NIC reads,
+        without a pause. The end of the block waits until all that kernels have posted so by then has ended. It does not
+        wait for requests that a NIC reads: call ``flush`` in the kernel. Wait for the kernels within the block, such as
+        by ``torch.cuda.synchronize()``: what comes later waits until the Queue is active the next time.
 
         GPU memory that zerohop frees within the block is returned to the driver at the end of the block: the driver
         frees memory only when no kernel runs, and starts no copy while it waits for that.
@@ -203,7 +198,7 @@ class Queue(Face):
         self._check()
         with ExitStack() as running:
             for pair in self._pairs.values():
-                running.enter_context(pair.queue.running())
+                running.enter_context(pair.queue.running(self._late))
             if "proxy" in self.modes:
                 running.enter_context(carry_out(self._proxy, self._device, self._timeout_ns, self._late))
             else:
@@ -212,17 +207,14 @@ class Queue(Face):
 
     def _late(self) -> ZerohopError:
         self.check()
-        return DeadlineExceeded(
-            "what kernels have posted has not ended within the Queue's timeout",
-            fix="find out which peer has stopped, or allow more time",
-        )
+        return failures.late()
 
     def explain(self) -> str:
-        """Return a line for each peer: how kernels reach it, and why not in the other way."""
+        """Return a line for each peer: how kernels reach it, and why not in a faster way."""
         lines = [f"kernels on {self._device}"]
         for number, way in enumerate(self._ways):
             pair = self._pairs.get(number)
-            lines.append(f"  peer {number}: {way.told}{f'; {pair.queue.told}' if pair is not None else ''}")
+            lines.append(f"  peer {number}: {way.told}{f'; {pair.queue.reader}' if pair is not None else ''}")
         return "\n".join(lines)
 
     @property
@@ -235,16 +227,17 @@ class Queue(Face):
         self._end_once(self._close)
 
     def __del__(self) -> None:
+        if hasattr(self, "_pairs"):
+            self._close_pairs()
         if hasattr(self, "_proxy"):
             self._proxy.close()
-            self._close_pairs()
             self._drop_context()
 
     def _close(self) -> None:
         self._closing = Closed("this Queue is closed", fix="make another one")
         self._leave_context()
+        self._close_pairs()  # first: the Proxy pins memory that NICs may still write to
         self._proxy.close()
-        self._close_pairs()
         self._close_context()
 
     def _check(self) -> None:
@@ -257,13 +250,16 @@ class Queue(Face):
         finder = WayFinder(self._reach, self._mode, self._device, self._index, views, self._counters)
         for number, remote in enumerate(self._handles):
             self._ways.append(await finder.find(number, remote))
+            if self._given_up:
+                self._close_pairs()
+                return
 
     def _close_pairs(self) -> None:
         for pair in self._pairs.values():
             pair.close()
         for way in self._ways:
-            if way.opened is not None:
-                way.opened.pair.close()
+            if way.connected is not None:
+                way.connected.pair.close()
 
     def _open(self) -> None:
         """Make the memory that kernels and this process share, and what takes the entries out."""
@@ -302,16 +298,17 @@ class Queue(Face):
         of_peers = iter(places[len(self._local) :])
         peer_entries = []
         for number, (remote, way) in enumerate(zip(self._handles, self._ways, strict=True)):
-            facts = remote.nbytes, _RIGHTS[remote.rights]
-            if way.opened is not None:
-                own_words = self._scratch.address + 16 * number
-                pair = Pair(ctx, self._device, self._timeout_ns / 1e9, way.opened, own_words)
+            size_and_rights = remote.nbytes, _RIGHTS[remote.rights]
+            if way.connected is not None:
+                scratch = self._scratch.address + 16 * number
+                pair = Pair(ctx, self._device, self._timeout_ns / 1e9, way.connected, scratch)
                 self._pairs[number] = pair
-                peer_entries.append(PeerEntry(MLX5, way.opened.base + start_of(remote), *facts, pair.address))
+                base = way.connected.base + start_of(remote)
+                peer_entries.append(PeerEntry(MLX5, base, *size_and_rights, pair.address, pair.queue.state_address))
             elif way.reached:
-                peer_entries.append(PeerEntry(PEER, next(of_peers) + start_of(remote), *facts))
+                peer_entries.append(PeerEntry(PEER, next(of_peers) + start_of(remote), *size_and_rights))
             else:
-                peer_entries.append(PeerEntry(PROXY, start_of(remote), *facts))
+                peer_entries.append(PeerEntry(PROXY, start_of(remote), *size_and_rights))
         local_entries = [
             LocalEntry(place + offset, size, rights, self._index >= 0 and view.device == HOST)
             for view, place, (offset, size, rights) in zip(self._local, places, locals_, strict=False)
@@ -332,4 +329,4 @@ class Queue(Face):
         self._losses.setdefault(number, copy_of(error))
         self._proxy.lose(number)
         if number in self._pairs:
-            self._pairs[number].queue.end(PEER_LOST)
+            self._pairs[number].queue.lose()

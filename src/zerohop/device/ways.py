@@ -1,12 +1,12 @@
-"""Finds out how kernels reach the memory of peers."""
+"""Chooses peer, proxy or mlx5 for each peer of a Queue."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from zerohop.core.face import HOST
-from zerohop.device.pairs import Opened, open_pair
+from zerohop.device.pairs import ConnectedPair, check_handle, open_pair
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from zerohop.core.face import Memory, RemoteBuffer, Route, View
 
 Mode = Literal["auto", "peer", "proxy", "mlx5"]
-MODES: Final = ("auto", "peer", "proxy", "mlx5")
+MODES: Final = get_args(Mode)
+# Lanes may be replaced while a queue pair is agreed on.
+_TRIES: Final = 3
 
 
 class Way(NamedTuple):
@@ -26,15 +28,15 @@ class Way(NamedTuple):
         mode: "peer", "proxy" or "mlx5".
         reached: of "peer", the memory itself.
         routes: of "peer" one, else one from each local and from the scratch memory.
-        told: the same in words.
-        opened: of "mlx5", the queue pair.
+        told: the text that `explain` shows.
+        connected: of "mlx5", the queue pair.
     """
 
     mode: Mode
     reached: Any
     routes: list[Route]
     told: str
-    opened: Opened | None = None
+    connected: ConnectedPair | None = None
 
 
 class WayFinder:
@@ -49,7 +51,7 @@ class WayFinder:
         views: Sequence[Memory | View],
         counters: Memory,
     ) -> None:
-        """Take what the search depends on.
+        """Keep the arguments of `find`.
 
         Args:
             reach: returns the route between two memories, and the remote one if it is reached without a lane.
@@ -103,15 +105,17 @@ class WayFinder:
         return Way("proxy", None, routes, f"proxy, {routes[0].explanation}; not peer: {why}")
 
     async def _by_nic(self, number: int, remote: RemoteBuffer) -> Way:
-        routes = await self._routes_to(remote)
-        opened = await open_pair(remote, routes)
-        if isinstance(opened, str):
-            raise Unsupported(
-                f"kernels on {self._device} have no queue pair to peer {number}: {opened}",
-                fix='mode="auto", which goes through this process; or share memory with rights="rw", and use '
-                'providers=["verbs"] on both sides',
-            )
-        return Way("mlx5", None, routes, f"mlx5, {routes[0].explanation}", opened)
+        check_handle(number, remote)
+        for _ in range(_TRIES):
+            routes = await self._routes_to(remote)
+            connected = await open_pair(number, remote, routes)
+            if connected is not None:
+                return Way("mlx5", None, routes, f"mlx5, {routes[0].explanation}", connected)
+        raise Unsupported(
+            f"the lane to peer {number} goes down again and again",
+            fix="check the NICs' ports; zerohop doctor",
+            peer=remote.owner,
+        )
 
     async def _routes_to(self, remote: RemoteBuffer) -> list[Route]:
         return [(await self._reach(view, remote))[0] for view in self._views]

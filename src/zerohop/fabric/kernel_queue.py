@@ -18,7 +18,7 @@ from zerohop.fabric.resource import Resource
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from zerohop.core.face import Context
@@ -137,19 +137,19 @@ class KernelQueue(Resource):
             AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: at the end, those of `check`.
             Closed: the queue or the Context is closed.
         """
-        with self._running():
+        with self._running(_late):
             yield self
         self.check()
 
-    def _running(self) -> AbstractContextManager[object]:
-        """Return what lets kernels use the queue, without the errors of `check`."""
+    def _running(self, late: Callable[[], ZerohopError]) -> AbstractContextManager[object]:
+        """Return a context manager in which kernels may use the queue. It does not call check()."""
         self._check_open()
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
         timeout_ns = self._timeout_ns or _LONGEST_NS
         if isinstance(self._native, FabricDirectQueue):
             return kernels_running(self._device, timeout_ns)
-        return carry_out(self._native, self._device, timeout_ns, _late)
+        return carry_out(self._native, self._device, timeout_ns, late)
 
     def _end(self, status: int) -> None:
         """End the waits of kernels with a status."""
@@ -170,17 +170,8 @@ class KernelQueue(Resource):
             Closed: the queue is closed.
         """
         self._check_open()
-        text, completion = self._native.failure()
-        error = from_entry(completion).error if completion is not None else None
-        if error is not None:
-            raise error
-        if text:
-            raise DeviceFailed(
-                text,
-                fix="post by PostWrite, UpdateSendDbrRecord and RingDoorbell, in this order; and make a new endpoint",
-                provider="verbs",
-            )
-        state = int.from_bytes(self._control.read_bytes(self._state_at, 8), "little")
+        self._raise_failure()
+        state = self._state()
         if state == FAILED:
             raise DeviceFailed(
                 "a kernel's call was refused: Scope::warp in a warp that lacks threads, or in a queue of fewer than 64 "
@@ -197,6 +188,22 @@ class KernelQueue(Resource):
                 "RingDoorbell",
                 provider="verbs",
             )
+
+    def _raise_failure(self) -> None:
+        """Raise the failure of a request, or of the device; return if there is none."""
+        text, completion = self._native.failure()
+        error = from_entry(completion).error if completion is not None else None
+        if error is not None:
+            raise error
+        if text:
+            raise DeviceFailed(
+                text,
+                fix="post by PostWrite, UpdateSendDbrRecord and RingDoorbell, in this order; and make a new endpoint",
+                provider="verbs",
+            )
+
+    def _state(self) -> int:
+        return int.from_bytes(self._control.read_bytes(self._state_at, 8), "little")
 
     def _release(self) -> None:
         if isinstance(self._native, FabricDirectQueue) and is_open(self._control):

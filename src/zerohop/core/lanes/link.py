@@ -306,10 +306,10 @@ class Route:
         lane = self.link.lanes.get(self.lane)
         return None if lane is None else lane.endpoint
 
-    def keys(self, domain: int) -> tuple[int, RemoteKeys] | None:
-        """Return the key of the memory here with a NIC port of this Context, and the keys of the peer's memory.
+    def nic_keys(self, domain: int) -> tuple[int, RemoteKeys] | None:
+        """Return the local key of the memory here at a NIC port of this Context, and the keys of the peer's memory.
 
-        None if NICs do not move the bytes of this route, or it is stale.
+        Return None if the route is stale or does not use NICs.
         """
         registration, imported = self._registration(), self.imported
         access = None if imported is None else imported.access

@@ -89,12 +89,23 @@ class PeerLink(Link):
         partner: the other end, of a Context that talks to itself.
         parting: the task that closes the link from this side.
         ending: the conversation of a lost link, until all that waits for the peer has ended.
-        queue_pairs: this side's ends of the queue pairs that kernels of the peer post to, by number.
+        queue_pairs: this side's ends of the queue pairs that kernels of the peer post to, by numbers that count up.
+        next_queue_pair: the number of the next one.
         unmapping: the peer's memory that a lost link has still to give up.
         losing, gone: whether the link is being taken apart because its peer is lost, and whether that is done.
     """
 
-    __slots__ = ("ending", "gone", "losing", "parting", "partner", "queue_pairs", "session", "unmapping")
+    __slots__ = (
+        "ending",
+        "gone",
+        "losing",
+        "next_queue_pair",
+        "parting",
+        "partner",
+        "queue_pairs",
+        "session",
+        "unmapping",
+    )
 
     def __init__(self, core: Runtime, peer: str) -> None:
         super().__init__(core, peer)
@@ -103,6 +114,7 @@ class PeerLink(Link):
         self.parting: asyncio.Task[None] | None = None
         self.ending: Conversation | None = None
         self.queue_pairs: dict[int, FabricEndpoint] = {}
+        self.next_queue_pair = 0
         self.unmapping: list[Import] = []
         self.losing = self.gone = False
 

@@ -1,32 +1,38 @@
-"""Makes queue pairs that only kernels of one side post to, beside a lane over NICs. On the control thread.
+"""Opens and closes queue pairs for kernels, on the first NIC of a verbs lane. All functions run on the control thread.
 
-The side with the kernels makes a queue pair on the first NIC of the lane, and calls a service of the peer with its
-address. The peer makes one on the NIC at the other end, connects the two, and answers with its address. The peer's
-stays until the caller has closed the pair, or the link is lost: NICs then move bytes without the peer's process.
+The side with the kernels makes a queue pair, and calls a service of the peer with its address. The peer makes one on
+the NIC at the other end, connects the two, and answers with its address and a number. The peer posts nothing to its
+queue pair, and keeps it until the caller closes it by that number, or the link is lost.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import FabricEndpoint, NativeError, Status
 from zerohop.config.providers import VERBS
+from zerohop.core.peers.peer_link import After
 from zerohop.core.peers.service import Refusal
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.core.peers.service import Service
 
-SERVICE: Final = "kernels' queue pair"
-# Number of the lane, then what FabricEndpoint.address() gives, with 1 if there is a GID before the GID.
+_OPEN: Final = "open queue pair"
+_CLOSE: Final = "close queue pair"
+# Of a call: the number of the lane; of an answer: the number by which the queue pair is closed. Then the six numbers of
+# FabricEndpoint.address(), 1 if there is a GID, and the GID.
 _ADDRESS: Final = struct.Struct(">IIIHBBBB16s")
-_CLOSE: Final = struct.Struct(">I")  # the number of the queue pair
+_NUMBER: Final = struct.Struct(">I")
 _GID_BYTES: Final = 16
-# Number of requests of the side that has no kernels, which posts none.
-_PASSIVE_MESSAGES: Final = 1
-_MOST: Final = 1024  # queue pairs that one peer may ask for
+_PASSIVE_MESSAGES: Final = 1  # places of the side that has no kernels, which posts nothing
+_MOST_OF_A_PEER: Final = 256
 
 
 class QueuePair:
@@ -37,9 +43,9 @@ class QueuePair:
         domain: number of the NIC port that it is on.
     """
 
-    def __init__(self, link: PeerLink, endpoint: FabricEndpoint, theirs: int, domain: int) -> None:
+    def __init__(self, link: PeerLink, endpoint: FabricEndpoint, number: int, domain: int) -> None:
         self._link = link
-        self._theirs = theirs
+        self._number = number
         self._closed = False
         self.endpoint = endpoint
         self.domain = domain
@@ -47,13 +53,9 @@ class QueuePair:
     def close(self) -> None:
         """Close it at both ends; idempotent. Any thread may call this."""
         if not self._closed:
-            self._closed = True
             self.endpoint.close()
-            self._link.core.control.call(self._close_at_peer)
-
-    def _close_at_peer(self) -> None:
-        if self._link.session is not None:
-            self._link.session.send(SERVICE, _CLOSE.pack(self._theirs))
+            self._link.core.control.call(_close_at_peer, self._link, self._number)
+            self._closed = True
 
 
 async def open_queue_pair(link: PeerLink, lane: Lane, messages: int, inline_bytes: int) -> QueuePair:
@@ -62,66 +64,88 @@ async def open_queue_pair(link: PeerLink, lane: Lane, messages: int, inline_byte
     Args:
         link: the link to the peer.
         lane: a lane over NICs, which is up.
-        messages: how many requests may be under way.
-        inline_bytes: bytes that a request may carry.
+        messages: the most requests under way.
+        inline_bytes: the most bytes that a request carries itself.
 
     Raises:
         Unsupported: the peer makes no such queue pairs, or the two cannot be connected.
-        RegistrationFailed, DeviceFailed, PeerLost, DeadlineExceeded: as for a lane.
+        RegistrationFailed, DeviceFailed, PeerLost, ProtocolError, DeadlineExceeded: as for a lane.
     """
+    session = link.session
+    assert session is not None
     domain = lane.domains[0]
-    assert link.session is not None
-    endpoint = None
+
+    def close_late(body: bytes) -> None:
+        if len(body) == _ADDRESS.size:
+            _close_at_peer(link, _ADDRESS.unpack(body)[0])
+
     try:
-        endpoint = FabricEndpoint.on(domain, messages, inline_bytes)
-        answer = await link.session.call(SERVICE, _pack(lane.number, endpoint))
-        _, theirs = _connect(endpoint, answer)
-    except BaseException as error:
-        if endpoint is not None:
-            endpoint.close()
-        if isinstance(error, NativeError):
-            raise from_native(*error.args, peer=link.peer, provider=VERBS) from None
-        if isinstance(error, struct.error):
-            raise ProtocolError("malformed: the address of a queue pair", peer=link.peer) from None
-        raise
-    return QueuePair(link, endpoint, theirs, domain.number)
+        with _closed_on_error(FabricEndpoint.on_port(domain, messages, inline_bytes)) as endpoint:
+            body = await session.call(_OPEN, _pack(lane.number, endpoint), After(late=close_late))
+            if len(body) != _ADDRESS.size:
+                raise ProtocolError("malformed: the address of a queue pair", peer=link.peer)
+            try:
+                _connect(endpoint, body)
+            except NativeError:
+                close_late(body)
+                raise
+            return QueuePair(link, endpoint, _ADDRESS.unpack(body)[0], domain.number)
+    except NativeError as error:
+        raise from_native(*error.args, peer=link.peer, provider=VERBS) from None
 
 
-def answer(link: PeerLink, body: bytes) -> bytes:
-    """Make this side's end of a queue pair that the peer's kernels post to, or close one."""
-    if len(body) == _CLOSE.size:
-        closed = link.queue_pairs.pop(_CLOSE.unpack(body)[0], None)
-        if closed is not None:
-            closed.close()
-        return b""
+def _open_for_peer(link: PeerLink, body: bytes) -> bytes:
     if len(body) != _ADDRESS.size:
         raise Refusal(Status.PROTOCOL, "the address of a queue pair is malformed")
     lane = link.lanes.get(_ADDRESS.unpack(body)[0])
     if lane is None or lane.provider != VERBS:
-        raise Refusal(Status.PEER_LOST, "the lane of the queue pair is down")
-    if len(link.queue_pairs) >= _MOST:
-        raise Refusal(Status.UNSUPPORTED, f"{_MOST} queue pairs are in use already; close a Queue")
-    endpoint = None
+        raise Refusal(Status.UNSUPPORTED, "the lane of the queue pair has gone down")
+    if len(link.queue_pairs) >= _MOST_OF_A_PEER:
+        raise Refusal(
+            Status.UNSUPPORTED, f"the peer keeps {_MOST_OF_A_PEER} queue pairs for this process already; close Queues"
+        )
     try:
-        endpoint = FabricEndpoint.on(lane.domains[0], _PASSIVE_MESSAGES, 0)
-        _connect(endpoint, body)
-    except BaseException as error:
-        if endpoint is not None:
-            endpoint.close()
-        if isinstance(error, NativeError):
-            raise Refusal(Status.UNSUPPORTED, from_native(*error.args).reason) from None
+        with _closed_on_error(FabricEndpoint.on_port(lane.domains[0], _PASSIVE_MESSAGES, 0)) as endpoint:
+            _connect(endpoint, body)
+            number = link.next_queue_pair
+            answer = _pack(number, endpoint)
+            link.next_queue_pair += 1
+            link.queue_pairs[number] = endpoint
+            return answer
+    except NativeError as error:
+        raise Refusal(Status.UNSUPPORTED, from_native(*error.args).reason) from None
+
+
+def _close_for_peer(link: PeerLink, body: bytes) -> bytes:
+    closed = link.queue_pairs.pop(_NUMBER.unpack(body)[0], None) if len(body) == _NUMBER.size else None
+    if closed is not None:
+        closed.close()
+    return b""
+
+
+# The services that every Context has.
+SERVICES: Final[Mapping[str, Service]] = {_OPEN: _open_for_peer, _CLOSE: _close_for_peer}
+
+
+def _close_at_peer(link: PeerLink, number: int) -> None:
+    if link.session is not None:
+        link.session.send(_CLOSE, _NUMBER.pack(number))
+
+
+@contextmanager
+def _closed_on_error(endpoint: FabricEndpoint) -> Iterator[FabricEndpoint]:
+    try:
+        yield endpoint
+    except BaseException:
+        endpoint.close()
         raise
-    link.queue_pairs[endpoint.address()[0]] = endpoint
-    return _pack(lane.number, endpoint)
 
 
-def _pack(lane: int, endpoint: FabricEndpoint) -> bytes:
+def _pack(number: int, endpoint: FabricEndpoint) -> bytes:
     *numbers, gid = endpoint.address()
-    return _ADDRESS.pack(lane, *numbers, len(gid) == _GID_BYTES, gid or bytes(_GID_BYTES))
+    return _ADDRESS.pack(number, *numbers, len(gid) == _GID_BYTES, gid or bytes(_GID_BYTES))
 
 
-def _connect(endpoint: FabricEndpoint, body: bytes) -> tuple[int, int]:
-    """Connect to the queue pair of a packed address; return the number of its lane and its own."""
-    lane, number, psn, lid, link_layer, mtu, read_credit, has_gid, gid = _ADDRESS.unpack(body)
+def _connect(endpoint: FabricEndpoint, body: bytes) -> None:
+    _, number, psn, lid, link_layer, mtu, read_credit, has_gid, gid = _ADDRESS.unpack(body)
     endpoint.connect(number, psn, lid, link_layer, mtu, read_credit, gid if has_gid else b"")
-    return lane, number

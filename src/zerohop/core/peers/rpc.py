@@ -20,12 +20,9 @@ from zerohop.core.runtime.served import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zerohop.core.control.channel import Channel
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
-    from zerohop.core.peers.service import Service
 
 # Statuses with which a call may be refused.
 _REFUSALS: Final = tuple(
@@ -115,7 +112,7 @@ class Rpc:
 
     def on_call(self, call: wire.Call) -> None:
         """Handle Call: answer it, at once or when the service has the answer."""
-        service = self._core.services.get(call.service) or _OWN.get(call.service, _no_service)
+        service = self._core.services.get(call.service) or queue_pairs.SERVICES.get(call.service, _no_service)
         try:
             answer = service(self._link, call.body)
             begun = answer if isinstance(answer, bytes) else eager.begin(answer)
@@ -162,10 +159,6 @@ class Rpc:
         """End all calls, because the Connection is lost."""
         for pending in list(self._pending.values()):
             pending.answer.cancel()
-
-
-# Services of every Context, which no face has to add.
-_OWN: Final[Mapping[str, Service]] = {queue_pairs.SERVICE: queue_pairs.answer}
 
 
 def _no_service(_link: PeerLink, _body: bytes) -> bytes:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from zerohop.device.triton.fields import ENDED, POSTED
 from zerohop.device.triton.posting import GET
-from zerohop.device.triton.words import FAILED, OK, TIMED_OUT, agreed, as_word, look, now, peer_of, read, state_of, word
+from zerohop.device.triton.words import FAILED, OK, as_word, look, now, peer_of, read, word
 from zerohop.device.triton.work_queue import (
     ALWAYS,
     ALWAYS_FENCED,
@@ -21,6 +21,7 @@ from zerohop.device.triton.work_queue import (
     big_half,
     halves,
     post,
+    state_by,
     wait_until_done,
 )
 
@@ -40,6 +41,13 @@ _TIMEOUT_NS = tl.constexpr(13)  # word of a WorkQueue
 
 
 @triton.jit
+def _may_post(queue, peer):
+    """Return OK, or FAILED if a call for this peer was refused: nothing follows such a call."""
+    posted = tl.atomic_add(word(read(peer_of(queue, peer), POSTED), 0), 0, sem="relaxed", scope="gpu")
+    return tl.where(posted < 0, as_word(FAILED), as_word(OK))
+
+
+@triton.jit
 def _post_transfer(pair, opcode, flags, remote, local_key, local, nbytes):
     data = halves(big_half(nbytes), big_half(local_key))
     key = read(pair, _REMOTE_KEY)
@@ -48,7 +56,7 @@ def _post_transfer(pair, opcode, flags, remote, local_key, local, nbytes):
 
 @triton.jit
 def _post_read_back(pair, base, flags):
-    """Post a read that no write before it is behind: it ends when they can be seen."""
+    """Post a read of one byte of the peer's memory. It completes only after all earlier writes are visible there."""
     return _post_transfer(pair, READ_OF, flags, base, read(pair, _SCRATCH_KEY), read(pair, _UNREAD), as_word(1))
 
 
@@ -66,7 +74,7 @@ def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_bas
     pair = read(peer_of(queue, peer), ENDED)
     local_key = read(read(pair, _LOCAL_KEYS), as_word(local))
     opcode: tl.constexpr = READ_OF if op == GET else WRITE_OF
-    status = as_word(OK)
+    status = _may_post(queue, peer)
     done = as_word(0)
     while (done < nbytes) & (status == OK):
         some = tl.minimum(nbytes - done, _MOST_BYTES)
@@ -80,7 +88,9 @@ def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
     """Set or add to a word behind all that was posted before; return the status."""
     pair = read(peer_of(queue, peer), ENDED)
     wide = as_word(value)
-    status, _ = _post_read_back(pair, base, ALWAYS)
+    status = _may_post(queue, peer)
+    if status == OK:
+        status, _ = _post_read_back(pair, base, ALWAYS)
     if status == OK:
         if add:
             status, _ = _post_atomic(pair, FETCH_ADD_OF, base + offset, wide, as_word(0), read(pair, _UNREAD))
@@ -98,7 +108,9 @@ def fence_by_nic(queue, peer):
     """Have the NIC begin nothing more until all that was posted before can be seen; return the status."""
     peer_at = peer_of(queue, peer)
     pair = read(peer_at, ENDED)
-    status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
+    status = _may_post(queue, peer)
+    if status == OK:
+        status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
     if status == OK:
         status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS_FENCED)
     return status
@@ -109,20 +121,18 @@ def flush_by_nic(queue, peer):
     """Wait until all that was posted before can be seen, and gets have arrived; return the status."""
     peer_at = peer_of(queue, peer)
     pair = read(peer_at, ENDED)
-    status, index = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
+    index = as_word(0)
+    status = _may_post(queue, peer)
+    if status == OK:
+        status, index = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
     if status == OK:
         status = wait_until_done(read(pair, _QUEUE), index)
-    if status == OK:
-        if tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu") < 0:  # a call was refused
-            status = state_of(queue, peer)
-            if status == OK:
-                status = as_word(FAILED)
     return status
 
 
 @triton.jit
 def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
-    """Change a word behind all that was posted before; return the status, and what the NIC has found."""
+    """Change a word after all earlier requests; return the status, and the value from before."""
     pair = read(peer_of(queue, peer), ENDED)
     work = read(pair, _QUEUE)
     lock = word(read(pair, _LOCK), 0)
@@ -131,11 +141,13 @@ def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
     until = now() + look(work + _TIMEOUT_NS * 8)
     taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
     while (taken != 0) & (status == OK):
-        status = as_word(agreed((now() > until).to(tl.int32) * TIMED_OUT))
+        status = state_by(work, until)
         if status == OK:
             taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
     if taken == 0:
-        status, _ = _post_read_back(pair, base, ALWAYS)
+        status = _may_post(queue, peer)
+        if status == OK:
+            status, _ = _post_read_back(pair, base, ALWAYS)
         if status == OK:
             status, index = _post_atomic(pair, opcode, base + offset, operand, compare, read(pair, _FOUND))
             if status == OK:
@@ -143,6 +155,7 @@ def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
             if status == OK:
                 old = look(read(pair, _FOUND))
                 tl.debug_barrier()
-        if status != TIMED_OUT:  # otherwise the NIC may still write the word
-            tl.atomic_xchg(lock, as_word(0), sem="release", scope="gpu")
+        # Also where the time is up. Requests end in their order, so the NIC writes the word for the last time when the
+        # next holder's request has completed.
+        tl.atomic_xchg(lock, as_word(0), sem="release", scope="gpu")
     return status, old

@@ -27,9 +27,10 @@ from zerohop.device.triton.fields import (
 OK = tl.constexpr(0)
 TIMED_OUT = tl.constexpr(1)
 FAILED = tl.constexpr(3)
+CLOSED = tl.constexpr(4)
 # The mode of a peer whose memory kernels reach by themselves.
 PEER = tl.constexpr(0)
-# The mode of one to which kernels post on a queue pair of their own.
+# The mode of a peer that kernels reach by requests on a queue pair of their own.
 MLX5 = tl.constexpr(2)
 READ = tl.constexpr(1)
 WRITE = tl.constexpr(2)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from zerohop.device.triton.words import (
+    CLOSED,
     FAILED,
     OK,
     TIMED_OUT,
@@ -90,11 +91,14 @@ def _order(work):
 
 @triton.jit
 def _give_up(work, status):
-    tl.atomic_cas(word(_read(work, _STATE), 0), as_word(OK), status, sem="acq_rel", scope="sys")
+    """End the queue for all, unless it has ended; return with which status it has."""
+    before = tl.atomic_cas(word(_read(work, _STATE), 0), as_word(OK), status, sem="acq_rel", scope="sys")
+    return tl.where(before == OK, status, before)
 
 
 @triton.jit
-def _state_by(work, until):
+def state_by(work, until):
+    """Return the state of the queue, or TIMED_OUT if that is OK and the time ``until``, of `now`, has passed."""
     state = look(_read(work, _STATE)).to(tl.int32)
     late = (now() > until).to(tl.int32) * TIMED_OUT
     return as_word(agreed(tl.where(state == OK, late, state)))
@@ -113,8 +117,7 @@ def _take(work):
         if code == _ENDED:
             tl.atomic_max(word(_read(work, _DONE), 0), done + 1, sem="acq_rel", scope="gpu")
         else:
-            status = as_word(FAILED)
-            _give_up(work, status)
+            status = _give_up(work, as_word(FAILED))
     return status
 
 
@@ -130,7 +133,7 @@ def wait_until_done(work, index):
         done = load_near(_read(work, _DONE))
         spins += 1
         if (spins % _SPINS == 0) & (status == OK):
-            status = _state_by(work, until)
+            status = state_by(work, until)
             done = load_near(_read(work, _DONE))
     if done > index:
         status = as_word(OK)
@@ -184,9 +187,9 @@ def _hand_over(work, index):
             rings = tl.where((before == found) & (found == index * 2), index + 1, rings)
         spins += 1
         if (spins % _SPINS == 0) & (handed == 0):
-            status = _state_by(work, until)
+            status = state_by(work, until)
     if status != OK:
-        _give_up(work, status)
+        status = _give_up(work, status)
     if rings != 0:
         _ring(work, rings)
     return status
@@ -194,11 +197,11 @@ def _hand_over(work, index):
 
 @triton.jit(noinline=True)
 def post(work, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
-    """Post one request; return the status and its index. The last four arguments are the words behind the address."""
+    """Post one request; return the status and its index. ``w4`` to ``w7`` are its words behind the remote address."""
     status = as_word(OK)
     index = as_word(0)
     if agreed((look(work + _LAYOUT * 8) != _QUEUE_LAYOUT).to(tl.int32)) != 0:
-        status = as_word(FAILED)  # the Queue is closed
+        status = as_word(CLOSED)
     else:
         most = _read(work, _MOST)
         tl.debug_barrier()
@@ -206,7 +209,7 @@ def post(work, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
         if index - load_near(_read(work, _DONE)) >= most:
             status = wait_until_done(work, index - most)
         if status != OK:
-            _give_up(work, status)  # others wait for this request to be ready, and it never is
+            status = _give_up(work, status)  # others wait for this request to be ready, and it never is
         else:
             if ((index ^ (index + 1)) & -((most + 1) // 2)) != 0:  # `most` is a power of two
                 _record_completions(work)  # a NIC ends a queue pair whose completions are all taken, by the record

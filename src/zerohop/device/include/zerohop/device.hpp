@@ -141,7 +141,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
         if (peer.mode == kPeer) {
             found.value = platform::fetch_add(peer.base + offset, value);
         } else {
-            found = detail::far_atomic(queue, peer_number, peer, offset, value, nullptr);
+            found = detail::remote_atomic(queue, peer_number, peer, offset, value, nullptr);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};
@@ -160,7 +160,7 @@ ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word 
         if (peer.mode == kPeer) {
             found.value = platform::compare_swap(peer.base + offset, expected, desired);
         } else {
-            found = detail::far_atomic(queue, peer_number, peer, offset, desired, &expected);
+            found = detail::remote_atomic(queue, peer_number, peer, offset, desired, &expected);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};

@@ -160,9 +160,10 @@ template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Wo
     }
 }
 
-// Asks a NIC or the host for a change of a word that is_word() has allowed. `compare`: of a compare_swap.
-ZEROHOP_DEVICE_FN Found far_atomic(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word operand,
-                                   const Word* compare) {
+// Posts an atomic to the NIC or the proxy, and waits for the value from before. is_word() has checked the word.
+// `compare`: null for fetch_add.
+ZEROHOP_DEVICE_FN Found remote_atomic(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word operand,
+                                      const Word* compare) {
     if (peer.mode == kMlx5) {
         const mlx5::Opcode opcode = compare == nullptr ? mlx5::Opcode::fetch_add : mlx5::Opcode::compare_swap;
         return pair::atomic(queue, peer_number, opcode, offset, operand, compare == nullptr ? 0 : *compare);

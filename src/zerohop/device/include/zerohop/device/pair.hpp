@@ -1,9 +1,9 @@
 // Declares how kernels reach a peer through a queue pair of their own: the requests of put(), get(), signal() and the
 // others, each of which one thread posts. Not verified on hardware.
 //
-// A NIC may let the bytes of several writes pass each other on their way into memory. So a signal goes behind a read of
-// one byte of the peer's memory, which cannot pass the writes before it, and the NIC begins the signal when that read
-// has ended. flush() waits for such a read.
+// With relaxed ordering the bytes of two writes may become visible in either order. So a signal follows a read of one
+// byte of the peer's memory, and the NIC begins the signal when the read has completed: by then all earlier writes are
+// visible, as no read passes them. flush() posts such a read and waits for it.
 #pragma once
 
 #include "zerohop/device/layout.hpp"
@@ -14,9 +14,9 @@
 
 namespace zerohop::device {
 
-// Where `Peer::ended` leads to, of a peer in the mode kMlx5.
+// Tells kernels how to post to one peer. `Peer::ended` is its address in the mode kMlx5.
 struct Pair {
-    Word queue; // address of a mlx5::WorkQueue
+    Word queue; // address of a mlx5::WorkQueue, whose state is the peer's
     Word remote_key;
     Word unread;      // address of a word that the NIC writes and nobody reads
     Word found;       // address of the word to which the NIC writes what an atomic has found
@@ -40,7 +40,10 @@ ZEROHOP_DEVICE_FN const mlx5::WorkQueue* queue_of(const Peer& peer) {
 // Posts one request, which `build` makes for its index.
 template <typename Build> ZEROHOP_DEVICE_FN mlx5::Posted post(const Peer& peer, Build build) {
     const mlx5::WorkQueue* queue = queue_of(peer);
-    if (queue->layout != mlx5::kQueueLayout) { // the Queue is closed
+    if (platform::load_relaxed(reinterpret_cast<Word>(&queue->layout)) != mlx5::kQueueLayout) {
+        return {kClosed, 0, 0};
+    }
+    if ((platform::load_near(peer.posted) & kFailure) != 0) { // nothing follows a call that was refused
         return {kFailed, 0, 0};
     }
     const Found place = mlx5::detail::reserve(queue, 1);
@@ -55,7 +58,7 @@ template <typename Build> ZEROHOP_DEVICE_FN mlx5::Posted post(const Peer& peer, 
     return posted;
 }
 
-// Posts the read that no write before it is behind.
+// Posts a read of one byte of the peer's memory. It completes only after all earlier writes are visible there.
 ZEROHOP_DEVICE_FN mlx5::Posted post_read_back(const Peer& peer, mlx5::Completion completion) {
     const Pair* pair = of(peer);
     return post(peer, [&](mlx5::Block& block, Word index, unsigned number) {
@@ -65,8 +68,7 @@ ZEROHOP_DEVICE_FN mlx5::Posted post_read_back(const Peer& peer, mlx5::Completion
     });
 }
 
-// The functions below take numbers and no entries: an entry whose address is passed to a function would lie in memory,
-// and not in registers, for all who use it.
+// The functions below take indices. Passing an entry by address would force it out of registers in every caller.
 ZEROHOP_OUT_OF_LINE Word transfer(const Queue* queue, Op op, Word peer_number, Word there, Word local_number, Word here,
                                   Word nbytes) {
     const Peer peer = peer_of(queue, peer_number);
@@ -121,15 +123,10 @@ ZEROHOP_OUT_OF_LINE Word fence(const Queue* queue, Word peer_number) {
 // Waits until all that was posted before can be seen at the peer, and gets have arrived.
 ZEROHOP_OUT_OF_LINE Word flush(const Queue* queue, Word peer_number) {
     const Peer peer = peer_of(queue, peer_number);
-    const Word status = mlx5::PollCq(queue_of(peer), post_read_back(peer, mlx5::Completion::always));
-    if (status == kOk && (platform::fetch_add_near(peer.posted, 0) & kFailure) != 0) { // a call was refused
-        const Word state = state_of(queue, peer);
-        return state == kOk ? kFailed : state;
-    }
-    return status;
+    return mlx5::PollCq(queue_of(peer), post_read_back(peer, mlx5::Completion::always));
 }
 
-// Behind all that was posted before; waits for what the NIC finds.
+// Changes a word after all earlier requests, and waits for the value from before.
 ZEROHOP_OUT_OF_LINE Found atomic(const Queue* queue, Word peer_number, mlx5::Opcode opcode, Word offset, Word operand,
                                  Word compare) {
     const Peer peer = peer_of(queue, peer_number);
@@ -150,9 +147,9 @@ ZEROHOP_OUT_OF_LINE Found atomic(const Queue* queue, Word peer_number, mlx5::Opc
                          }));
         found.value = found.status == kOk ? platform::load_acquire(pair->found) : 0;
     }
-    if (found.status != kTimedOut) { // otherwise the NIC may still write the word
-        platform::store_near(pair->lock, 0);
-    }
+    // Also where the time is up. Requests end in their order, so the NIC writes the word for the last time when the
+    // next holder's request has completed.
+    platform::store_near(pair->lock, 0);
     return found;
 }
 

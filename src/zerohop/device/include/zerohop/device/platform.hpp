@@ -21,7 +21,7 @@
 #define ZEROHOP_NO_UNROLL
 #endif
 
-// For what is long and not for the shortest times: inlined, it would take registers from what is.
+// Marks long functions that are not on the fastest path. Inlining them would cost the short paths registers.
 #if defined(ZEROHOP_CUDA) || defined(ZEROHOP_HIP)
 #define ZEROHOP_OUT_OF_LINE __noinline__ ZEROHOP_DEVICE_FN
 #else

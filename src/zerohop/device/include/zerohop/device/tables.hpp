@@ -18,7 +18,7 @@ ZEROHOP_DEVICE_FN Peer peer_of(const Queue* queue, Word number) {
     return found;
 }
 
-// Likewise of a local.
+// Returns the entry of a local, or an empty one likewise.
 ZEROHOP_DEVICE_FN Local local_of(const Queue* queue, Word number) {
     const Word layout = platform::read_once(&queue->layout);
     Local found = platform::read_all(queue->locals + (number & (kMaxLocals - 1)));

@@ -76,9 +76,10 @@ struct Posted {
 
 namespace detail {
 
-// Ends the queue for all, unless it has ended.
-ZEROHOP_DEVICE_FN void give_up(const WorkQueue* queue, Word status) {
-    (void)platform::compare_swap(queue->state, kOk, status);
+// Ends the queue for all, unless it has ended; returns with which status it has.
+ZEROHOP_DEVICE_FN Word give_up(const WorkQueue* queue, Word status) {
+    const Word before = platform::compare_swap(queue->state, kOk, status);
+    return before == kOk ? status : before;
 }
 
 // Waits until `done`, a function, gives another answer than kBusy; ends with the queue's time, or its state.
@@ -141,8 +142,7 @@ ZEROHOP_DEVICE_FN Word take_collapsed(const WorkQueue* queue) {
         return kOk;
     }
     if (owner >> 4 != kRequestEnded) {
-        give_up(queue, kFailed);
-        return kFailed;
+        return give_up(queue, kFailed);
     }
     move_on(queue, done + ahead);
     return kOk;
@@ -158,8 +158,7 @@ ZEROHOP_DEVICE_FN Word take_from_ring(const WorkQueue* queue) {
         return kOk;
     }
     if (owner >> 4 != kRequestEnded) {
-        give_up(queue, kFailed);
-        return kFailed;
+        return give_up(queue, kFailed);
     }
     move_on(queue, done + 1);
     return kOk;
@@ -209,7 +208,7 @@ ZEROHOP_DEVICE_FN Found reserve(const WorkQueue* queue, Word count) {
     }
     if (status != kOk) {
         // Others wait for these requests to be ready, and they never are: the queue ends here.
-        give_up(queue, status);
+        status = give_up(queue, status);
     } else if (((first ^ (first + count)) & ~((queue->most + 1) / 2 - 1)) != 0) { // `most` is a power of two
         // Once for each half: a NIC whose completions are all taken, as far as the record says, ends the queue pair.
         record_completions(queue);
@@ -238,8 +237,7 @@ ZEROHOP_DEVICE_FN Posted PostWrite(const WorkQueue* queue, Word local_address, u
         return {kFailed, 0, 0};
     }
     if (!platform::is_whole<kScope>() || (count > 1 && 2 * count > queue->most)) {
-        detail::give_up(queue, kFailed);
-        return {kFailed, 0, 0};
+        return {detail::give_up(queue, kFailed), 0, 0};
     }
     if (platform::any<kScope>(nbytes == 0 || nbytes > kMostBytes)) {
         return {kFailed, 0, 0};
@@ -282,7 +280,7 @@ ZEROHOP_DEVICE_FN Word UpdateSendDbrRecord(const WorkQueue* queue, Posted& poste
             return kOk;
         });
         if (posted.status != kOk) {
-            detail::give_up(queue, posted.status);
+            posted.status = detail::give_up(queue, posted.status);
         } else if (posted.rings != 0) {
             detail::record(queue, posted.rings);
         }
