@@ -82,14 +82,20 @@ def many_blocks(kernels: Kernels, blocks: int, count: int) -> None:
 
 
 def failures(kernels: Kernels) -> None:
-    """Name a key that the NIC does not know; it ends everything behind it."""
-    nic = kernels.nic
-    assert kernels("put", 0, NBYTES - 7, 0, 0, 8) == (FAILED, 0)  # found by the kernel
-    assert kernels("flush", 0)[0] == FAILED
-    nic.failed = True
+    """Have the NIC fail requests; it ends everything behind them."""
+    kernels.nic.failed = True
     assert kernels("put", 0, 0, 0, 0, 8) == (OK, 0)
     assert kernels("flush", 0)[0] == FAILED
     assert kernels("fetch_add", 0, AT, 1)[0] == FAILED
+
+
+def refusals(kernels: Kernels) -> None:
+    """Make a call that the kernel itself refuses. No signal may follow it: it would tell of bytes that never moved."""
+    assert kernels("put", 0, NBYTES - 7, 0, 0, 8) == (FAILED, 0)
+    for name, *arguments in (("signal", 0, AT, 1), ("signal_add", 0, AT, 1), ("fence", 0), ("flush", 0)):
+        assert kernels(name, *arguments)[0] == FAILED, name
+    assert kernels("fetch_add", 0, AT, 1)[0] == FAILED
+    assert not kernels.nic.begun
 
 
 def main(language: str, device: str) -> None:
@@ -103,6 +109,8 @@ def main(language: str, device: str) -> None:
         many_blocks(kernels, blocks, count)
         assert nic.begun > 48  # several laps of the ring
         failures(kernels)
+    with NicQueue(NBYTES, device, timeout=LIMIT_S) as nic:
+        refusals(Kernels(run, nic, device))
     silent = NicQueue(NBYTES, device, timeout=0.3)  # nothing reads the requests
     kernels = Kernels(run, silent, device)
     assert kernels("put", 0, 0, 0, 0, 8) == (OK, 0)
