@@ -194,6 +194,17 @@ class TestBytes:
         assert near("run", "wait_signal", 1, 0, -(1 << 63), -1) == (OK, 0)
         assert near("run", "wait_signal", 1, 0, 1, -1) == (TIMED_OUT, 0)
 
+    def test_nothing_is_done_after_a_failure(self, pair: Pair) -> None:
+        near, far, data, _ = pair
+        near("write", 1, 0, bytes([POISON]) * 64)
+        assert near("run", "all_after", 0, 64, 64, CLOSED) == (CLOSED, 0)
+        assert near("check") == ""
+        assert far("read", 1, 0, 128) == bytes([POISON]) * 128
+        assert near("read", 1, 0, 64) == bytes([POISON]) * 64
+        assert near("run", "put", 0, 0, 0, 0, 64) == (OK, 0)
+        assert near("run", "flush", 0) == (OK, 0)
+        assert far("read", 1, 0, 64) == data[:64]
+
     def test_atomics(self, pair: Pair) -> None:
         near, far, _, _ = pair
         far("write", 1, 64, (1 << 63 | 5).to_bytes(8, "little"))

@@ -79,14 +79,14 @@ extern "C" __global__ void ping(const zd::Queue* queue, Out* out, Word first, Wo
         if (first == 0) {
             status = wait(queue, places.inbox, base + turn, how);
         }
-        if (status == zd::kOk && how == kPlain) {
+        if (how != kPlain) {
+            status = zd::put_signal(queue, 0, kPayloadAt, 0, 0, nbytes, 0, base + turn, false, status);
+        } else if (status == zd::kOk) {
             copy_plain(places.target + kPayloadAt, places.source, nbytes);
             __syncthreads();
             if (threadIdx.x == 0) {
                 zd::platform::store_release(places.target, base + turn);
             }
-        } else if (status == zd::kOk) {
-            status = zd::put_signal(queue, 0, kPayloadAt, 0, 0, nbytes, 0, base + turn);
         }
         if (first != 0 && status == zd::kOk) {
             status = wait(queue, places.inbox, base + turn, how);

@@ -55,13 +55,12 @@ def ping(queue, out, first, base, rounds, nbytes, how: tl.constexpr, block: tl.c
             begun = now()
         if first == 0:
             status = _wait(queue, inbox, base + turn, how)
-        if status == 0:
-            if how == PLAIN:
-                copy(target + _PAYLOAD_AT, source, nbytes, block)
-                tl.debug_barrier()
-                tl.atomic_xchg(word(target, 0), base + turn, sem="release", scope="sys")
-            else:
-                status = zd.put_signal(queue, 0, _PAYLOAD_AT, 0, 0, nbytes, 0, base + turn, block=block)
+        if how != PLAIN:
+            status = zd.put_signal(queue, 0, _PAYLOAD_AT, 0, 0, nbytes, 0, base + turn, block=block, status=status)
+        elif status == 0:
+            copy(target + _PAYLOAD_AT, source, nbytes, block)
+            tl.debug_barrier()
+            tl.atomic_xchg(word(target, 0), base + turn, sem="release", scope="sys")
         if (first != 0) & (status == 0):
             status = _wait(queue, inbox, base + turn, how)
     at = out.to(tl.pointer_type(tl.int64))

@@ -16,7 +16,9 @@ All programs of a grid may call these at the same time. Each call posts one requ
 and lengths are bytes; ``peer`` and ``local`` are indexes in the lists that the Queue was made of. Each function returns
 a status: OK (0), TIMED_OUT (1), PEER_LOST (2), FAILED (3) or CLOSED (4); `fetch_add` and `compare_swap` return it and
 the value that they have found. OK of a put, a get, a signal or a fence means that it was accepted; `flush` tells how it
-has ended. ``block=`` of put and get, a power of two, is the number of elements that a program copies at a time.
+has ended. Each takes ``status=``, a status from before: if that is not OK, the function does nothing and returns it.
+Calls that are chained so need no condition, which would keep the compiler from reading the descriptor once for all
+turns of a loop. ``block=`` of put and get, a power of two, is the number of elements that a program copies at a time.
 """
 
 from zerohop.device.triton.signals import compare_swap, fetch_add, put_signal, signal, wait_signal

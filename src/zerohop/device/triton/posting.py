@@ -36,11 +36,13 @@ _VALUE = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
-def _wait_for_room(queue, copy_at, index, slots):
-    """Wait until the slot of an entry is free, as long as the host takes entries."""
+def _wait_for_room(queue, copy_at, index, slots, taken):
+    """Wait until the slot of an entry is free, as long as the host takes entries.
+
+    ``taken``: how many it has taken, from an earlier look of each thread.
+    """
     status = as_word(OK)
-    taken = tl.atomic_add(word(copy_at, 0), 0, sem="acquire", scope="gpu") & ~POLLED
-    if index - taken >= slots:
+    if agreed((index - (taken & ~POLLED) >= slots).to(tl.int32)) != 0:
         status, _ = wait_for_count(queue, -1, read(queue, TAKEN), copy_at, index - slots + 1, True)
         if status == TIMED_OUT:
             # The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
@@ -75,8 +77,9 @@ def _claim(queue, peer_at, count: tl.constexpr):
     # An entry is counted before it takes an index: `flush` waits until as many have ended as were counted, in the order
     # of indexes. The host sees the entry after the bytes that it tells of.
     tl.atomic_add(word(posted_at, 0), count, sem="relaxed", scope="gpu")
+    taken = look(copy_at)  # under way together with the index, whose atomic orders it before the stores to the slot
     index = tl.atomic_add(word(head_at, 0), count, sem="acq_rel", scope="sys") + (count - 1)
-    status = _wait_for_room(queue, copy_at, index, slots)
+    status = _wait_for_room(queue, copy_at, index, slots, taken)
     return status, index, fifo, slots
 
 

@@ -94,28 +94,29 @@ def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base
 
 
 @triton.jit
-def _checked(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, nbytes, block: tl.constexpr):
+def _checked(queue, peer, op: tl.constexpr, peer_offset, local, local_offset, nbytes, block: tl.constexpr, before):
     there, here, length = as_word(peer_offset), as_word(local_offset), as_word(nbytes)
     mode, base, peer_nbytes, peer_rights = peer_entry(queue, peer)
     local_base, local_nbytes, local_rights, _ = local_entry(queue, local)
-    status = as_word(OK)
-    if is_transfer(op, there, peer_nbytes, peer_rights, here, local_nbytes, local_rights, length):
-        status = transfer(queue, peer, mode, base, op, there, local, local_base, here, length, block)
-    else:
-        status = refuse(queue, peer)
+    status = as_word(before)
+    if status == OK:
+        if is_transfer(op, there, peer_nbytes, peer_rights, here, local_nbytes, local_rights, length):
+            status = transfer(queue, peer, mode, base, op, there, local, local_base, here, length, block)
+        else:
+            status = refuse(queue, peer)
     return status
 
 
 @triton.jit
-def put(queue, peer, dst_offset, local, src_offset, nbytes, block: tl.constexpr = 1024):
+def put(queue, peer, dst_offset, local, src_offset, nbytes, block: tl.constexpr = 1024, status=0):
     """Write ``nbytes`` of a local to a peer's memory. The local may be changed after `flush`."""
-    return _checked(queue, peer, PUT, dst_offset, local, src_offset, nbytes, block)
+    return _checked(queue, peer, PUT, dst_offset, local, src_offset, nbytes, block, status)
 
 
 @triton.jit
-def get(queue, peer, src_offset, local, dst_offset, nbytes, block: tl.constexpr = 1024):
+def get(queue, peer, src_offset, local, dst_offset, nbytes, block: tl.constexpr = 1024, status=0):
     """Read ``nbytes`` of a peer's memory into a local. They are there after `flush`."""
-    return _checked(queue, peer, GET, src_offset, local, dst_offset, nbytes, block)
+    return _checked(queue, peer, GET, src_offset, local, dst_offset, nbytes, block, status)
 
 
 @triton.jit
@@ -125,8 +126,7 @@ def _order(peer_at):
 
 
 @triton.jit
-def flush(queue, peer):
-    """Wait until everything that was posted to a peer by now is there, and gets have arrived."""
+def _flush(queue, peer):
     status = as_word(OK)
     if not is_peer(queue, peer):
         status = refuse(queue, peer)
@@ -153,21 +153,30 @@ def flush(queue, peer):
 
 
 @triton.jit
-def quiet(queue):
-    """Do `flush` for one peer after the other; return the first status that is not OK."""
-    status = as_word(OK)
-    peer = as_word(0)
-    while peer < read(queue, PEER_COUNT):
-        found = flush(queue, peer)
-        if status == OK:
-            status = found
-        peer += 1
-    return status
+def flush(queue, peer, status=0):
+    """Wait until everything that was posted to a peer by now is there, and gets have arrived."""
+    found = as_word(status)
+    if found == OK:
+        found = _flush(queue, peer)
+    return found
 
 
 @triton.jit
-def fence(queue, peer):
-    """Let nothing that the program does next at a peer be seen there before what it has done before. Does not wait."""
+def quiet(queue, status=0):
+    """Do `flush` for one peer after the other; return the first status that is not OK."""
+    first = as_word(status)
+    peer = as_word(0)
+    if first == OK:
+        while peer < read(queue, PEER_COUNT):
+            found = _flush(queue, peer)
+            if first == OK:
+                first = found
+            peer += 1
+    return first
+
+
+@triton.jit
+def _fence(queue, peer):
     status = as_word(OK)
     peer_at = peer_of(queue, peer)
     if not is_peer(queue, peer):
@@ -180,3 +189,12 @@ def fence(queue, peer):
     else:
         status, _ = post_value(queue, peer, FENCE, 0, 0)
     return status
+
+
+@triton.jit
+def fence(queue, peer, status=0):
+    """Let nothing that the program does next at a peer be seen there before what it has done before. Does not wait."""
+    found = as_word(status)
+    if found == OK:
+        found = _fence(queue, peer)
+    return found

@@ -4,7 +4,9 @@
 // the Queue was made of; offsets and lengths are bytes. With Scope::block (the default) all threads of a block make a
 // call, with the same arguments; with Scope::warp all threads of a full warp do; with Scope::thread one does. It is
 // made once for all of them. Every function returns kOk, kTimedOut, kPeerLost, kFailed or kClosed, to all threads that
-// have called it. HIP: compiled, not verified on hardware.
+// have called it. `status` is one from before: if it is not kOk, the function does nothing and returns it. Calls that
+// are chained so need no condition, which would keep the compiler from reading the descriptor once for all turns of a
+// loop. HIP: compiled, not verified on hardware.
 #pragma once
 
 #include "zerohop/device/detail.hpp"
@@ -17,9 +19,12 @@ namespace zerohop::device {
 // Writes `nbytes` of a local to a peer's memory. The local may be changed after flush().
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset, Word local_number, Word src_offset,
-                           Word nbytes) {
+                           Word nbytes, Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes)) {
         return detail::refuse(queue, peer);
     }
@@ -30,9 +35,12 @@ ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset
 // Reads `nbytes` of a peer's memory into a local. They are there after flush().
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset, Word local_number, Word dst_offset,
-                           Word nbytes) {
+                           Word nbytes, Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::is_transfer(Op::get, peer, src_offset, local, dst_offset, nbytes)) {
         return detail::refuse(queue, peer);
     }
@@ -42,8 +50,12 @@ ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset
 
 // Sets a peer's 8-byte word, or adds to it, after all that these threads have put there before is there.
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false) {
+ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false,
+                              Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
     }
@@ -53,15 +65,19 @@ ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset,
 // Puts, and then signals at `signal_offset` of the same peer's memory. Both are refused, or none.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst_offset, Word local_number,
-                                  Word src_offset, Word nbytes, Word signal_offset, Word value, bool add = false) {
+                                  Word src_offset, Word nbytes, Word signal_offset, Word value, bool add = false,
+                                  Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes) ||
         !detail::is_word(peer, signal_offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
     }
-    const Word status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local,
-                                                 src_offset, nbytes);
+    status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local, src_offset,
+                                      nbytes);
     return status == kOk ? detail::send_signal<kScope>(queue, peer_number, peer, signal_offset, value, add) : status;
 }
 
@@ -69,14 +85,16 @@ ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst
 // wait ends with the Queue's timeout, and with the loss of `peer`; kNoPeer: of none.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word offset, Word value,
-                                   Word peer_number = kNoPeer) {
+                                   Word peer_number = kNoPeer, Word status = kOk) {
     const Local local = detail::local_of(queue, local_number);
     const Peer peer = detail::peer_of(queue, peer_number);
-    if ((local.base + offset) % 8 != 0 || !detail::fits(offset, 8, local.nbytes) ||
+    if (status != kOk) {
+        return status;
+    }
+    if (local.rights == 0 || (local.base + offset) % 8 != 0 || !detail::fits(offset, 8, local.nbytes) ||
         (!detail::exists(peer) && peer_number != kNoPeer)) {
         return detail::refuse(queue, Peer{});
     }
-    Word status = kOk;
     if (platform::is_first<kScope>()) {
         status = detail::wait_for(queue, peer, local.base + offset, value, local.on_host == 0);
     }
@@ -84,13 +102,16 @@ ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word o
 }
 
 // Waits until everything that was posted to a peer by now is there, and gets have arrived.
-template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue* queue, Word peer_number) {
+template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue* queue, Word peer_number,
+                                                                    Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
-    Word status = kOk;
     if (platform::is_first<kScope>()) {
         status = detail::end_of_posted(queue, peer_number, peer);
     }
@@ -98,8 +119,11 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue*
 }
 
 // Does flush() for all peers; returns the first status that is not kOk.
-template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue* queue) {
-    Word status = queue->layout == kLayout ? kOk : kFailed;
+template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue* queue, Word status = kOk) {
+    if (status != kOk) {
+        return status;
+    }
+    status = queue->layout == kLayout ? kOk : kFailed;
     for (Word peer = 0; queue->layout == kLayout && peer < queue->peer_count; ++peer) {
         const Word found = flush<kScope>(queue, peer);
         status = status == kOk ? found : status;
@@ -108,13 +132,16 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue*
 }
 
 // Lets nothing that these threads do next at a peer be seen there before what they have done before. Does not wait.
-template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue* queue, Word peer_number) {
+template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue* queue, Word peer_number,
+                                                                    Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    if (status != kOk) {
+        return status;
+    }
     if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
-    Word status = kOk;
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
             (void)platform::fetch_add(peer.posted, 0); // fence() is empty where fetch_add_near() orders by itself
@@ -130,8 +157,11 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
 
 // Adds to a peer's 8-byte word.
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value) {
+ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value, Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    if (status != kOk) {
+        return {status, 0};
+    }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
@@ -149,8 +179,12 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
 
 // Sets a peer's 8-byte word to `desired` if it is `expected`.
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word offset, Word expected, Word desired) {
+ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word offset, Word expected, Word desired,
+                                     Word status = kOk) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    if (status != kOk) {
+        return {status, 0};
+    }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
     }
