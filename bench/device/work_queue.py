@@ -80,7 +80,7 @@ extern "C" __global__ void together(const mx::WorkQueue* queue, Word* out, unsig
 
 
 class UnattachedQueue:
-    """Holds a queue that no NIC reads, as `WorkQueue` in `work_queue.hpp` declares it."""
+    """Holds a queue that no NIC reads, as `WorkQueue` in `queue_steps.hpp` declares it."""
 
     def __init__(self, device: str, *, bell_on_host: bool) -> None:
         """Allocate it on a GPU, and its record and doorbell there or in memory of the host."""

@@ -58,7 +58,7 @@ def test_the_descriptor_says_what_it_was_made_of(contexts: tuple[zh.Context, zh.
         assert list(local[:, 1]) == [8, 5]
         assert local[0, 0] == near.address + 8
         assert queue.taken == 0
-        assert not queue._control.numpy().any()
+        assert not queue._words.memory.numpy().any()
 
 
 def test_it_says_which_way(contexts: tuple[zh.Context, zh.Context]) -> None:

@@ -23,16 +23,12 @@ from zerohop.device import failures
 from zerohop.device.arguments import check_counts, checked_handle, checked_list, checked_slots, device_of
 from zerohop.device.descriptor import (
     DESCRIPTOR_BYTES,
-    MLX5,
-    PEER,
-    PROXY,
-    Control,
     LocalEntry,
-    PeerEntry,
     counter_bytes,
     lay_out,
 )
 from zerohop.device.pairs import Pair
+from zerohop.device.shared_words import SharedWords
 from zerohop.device.status import FAILED
 from zerohop.device.ways import MODES, Mode, Way, WayFinder
 from zerohop.errors import Closed, copy_of, from_native
@@ -170,14 +166,14 @@ class Queue(Face):
                 raise failures.of_call(number, handle.owner)
             if status != Status.OK.value:
                 raise from_native(status, reason, peer=handle.owner, operation="device.Queue")
-        error = failures.of_queue(int(self._words[1]), len(self._handles), len(self._local))
+        error = failures.of_queue(self._words.state, len(self._handles), len(self._local))
         if error is not None:
             raise error
 
     def _state_of(self, number: int) -> int:
         if number in self._pairs:
             return self._pairs[number].queue.state
-        return int(self._words[(self._peers_at + number * self._peer_bytes) // 8 + 1])
+        return self._words.state_of(number)
 
     @contextmanager
     def active(self) -> Iterator[Queue]:
@@ -220,7 +216,7 @@ class Queue(Face):
     @property
     def taken(self) -> int:
         """Return the number of entries that this process has taken out of the FIFO."""
-        return int(self._words[0])
+        return self._words.taken
 
     def close(self) -> None:
         """Close the Queue; idempotent. Waits of kernels return CLOSED; what was not posted yet is dropped."""
@@ -264,12 +260,7 @@ class Queue(Face):
     def _open(self) -> None:
         """Make the memory that kernels and this process share, and what takes the entries out."""
         ctx, count = self.context, len(self._handles)
-        taken, state, peers, peer_bytes, results, fifo, nbytes = Proxy.control_layout(count, self._slots)
-        self._control = ctx.alloc(nbytes)
-        self._words = self._control.numpy().view("u8")
-        self._peers_at, self._peer_bytes = peers, peer_bytes
-        at = self._control.address
-        control = Control(at + taken, at + state, at + peers, peer_bytes, at + results, at + fifo)
+        self._words = SharedWords(ctx, count, self._slots)
         locals_ = [(offset_of(view), view.nbytes, 1 if view.readonly else 3) for view in self._local]
         targets = [
             (
@@ -286,7 +277,7 @@ class Queue(Face):
         self._kept = [keep_reached(route) for way in self._ways for route in way.routes]
         self._descriptor = ctx.alloc(DESCRIPTOR_BYTES, self._device)
         engine = self._core.engine
-        shared = region_of(self._control), region_of(self._scratch)
+        shared = region_of(self._words.memory), region_of(self._scratch)
         own = [*shared, region_of(self._counters), region_of(self._descriptor)]
         try:
             self._proxy = Proxy(
@@ -296,26 +287,21 @@ class Queue(Face):
             raise from_native(*error.args, operation="device.Queue") from None
         places = [address for _, address in self._proxy.places]
         of_peers = iter(places[len(self._local) :])
-        peer_entries = []
-        for number, (remote, way) in enumerate(zip(self._handles, self._ways, strict=True)):
-            size_and_rights = remote.nbytes, _RIGHTS[remote.rights]
+        for number, way in enumerate(self._ways):
             if way.connected is not None:
                 scratch = self._scratch.address + 16 * number
-                pair = Pair(ctx, self._device, self._timeout_ns / 1e9, way.connected, scratch)
-                self._pairs[number] = pair
-                base = way.connected.base + start_of(remote)
-                peer_entries.append(PeerEntry(MLX5, base, *size_and_rights, pair.address, pair.queue.state_address))
-            elif way.reached:
-                peer_entries.append(PeerEntry(PEER, next(of_peers) + start_of(remote), *size_and_rights))
-            else:
-                peer_entries.append(PeerEntry(PROXY, start_of(remote), *size_and_rights))
+                self._pairs[number] = Pair(ctx, self._device, self._timeout_ns / 1e9, way.connected, scratch)
+        peer_entries = [
+            way.entry(remote, _RIGHTS[remote.rights], next(of_peers) if way.reached else 0, self._pairs.get(number))
+            for number, (remote, way) in enumerate(zip(self._handles, self._ways, strict=True))
+        ]
         local_entries = [
             LocalEntry(place + offset, size, rights, self._index >= 0 and view.device == HOST)
             for view, place, (offset, size, rights) in zip(self._local, places, locals_, strict=False)
         ]
         self.pointer = self._descriptor.address
         counters = self._counters.address
-        told = lay_out(counters, control, self._slots, self._timeout_ns, peer_entries, local_entries)
+        told = lay_out(counters, self._words.control, self._slots, self._timeout_ns, peer_entries, local_entries)
         self._descriptor.write_bytes(0, told)
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:

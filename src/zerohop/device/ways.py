@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from zerohop.core.face import HOST
+from zerohop.core.face import HOST, start_of
+from zerohop.device.descriptor import MLX5, PEER, PROXY, PeerEntry
 from zerohop.device.pairs import ConnectedPair, check_handle, open_pair
 from zerohop.errors import Unsupported
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Reached
     from zerohop.core.face import Memory, RemoteBuffer, Route, View
+    from zerohop.device.pairs import Pair
 
 Mode = Literal["auto", "peer", "proxy", "mlx5"]
 MODES: Final = get_args(Mode)
@@ -37,6 +39,23 @@ class Way(NamedTuple):
     routes: list[Route]
     told: str
     connected: ConnectedPair | None = None
+
+    def entry(self, remote: RemoteBuffer, rights: int, place: int, pair: Pair | None) -> PeerEntry:
+        """Return what the descriptor says of the peer.
+
+        Args:
+            remote: the handle.
+            rights: its rights, as bits.
+            place: of "peer", where the GPU reaches the memory that the handle is a part of.
+            pair: of "mlx5", the queue.
+        """
+        size_and_rights = remote.nbytes, rights
+        if pair is not None and self.connected is not None:
+            base = self.connected.base + start_of(remote)
+            return PeerEntry(MLX5, base, *size_and_rights, pair.address, pair.queue.state_address)
+        if self.reached:
+            return PeerEntry(PEER, place + start_of(remote), *size_and_rights)
+        return PeerEntry(PROXY, start_of(remote), *size_and_rights)
 
 
 class WayFinder:
