@@ -9,6 +9,7 @@ import time
 import traceback
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import zerohop as zh
@@ -40,8 +41,8 @@ class Main:
     def share(self, number: int, rights: Any = "rw") -> bytes:
         return bytes(self.memories[number].share(rights))
 
-    def revoke(self, number: int) -> None:
-        self.memories[number].revoke(timeout=PATIENCE_S)
+    def revoke(self, number: int, timeout: float = PATIENCE_S) -> None:
+        self.memories[number].revoke(timeout=timeout)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         self.memories[number].write_bytes(offset, data)
@@ -55,6 +56,19 @@ class Main:
         queue = Queue(self.context, handles, [self.memories[each] for each in local], **options)
         self.queues.append(queue)
         return queue.modes
+
+    def get(self, handle: bytes, into: int) -> None:
+        """Read a peer's memory by the Context, without a kernel."""
+        remote = zh.RemoteBuffer.from_bytes(handle)
+        self.context.read(remote, self.memories[into][: remote.nbytes]).result()
+
+    def stay_active(self, limit: float, path: str) -> None:
+        """Let kernels use the Queue until there is such a file."""
+        with self.queues[-1].active():
+            until = time.monotonic() + limit
+            while not Path(path).exists():
+                assert time.monotonic() < until
+                time.sleep(0.01)  # no event tells of a file
 
     def taken(self) -> int:
         return self.queues[-1].taken

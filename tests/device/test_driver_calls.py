@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 import zerohop as zh
 from support.patience import ANSWER_S
 from zerohop.device import Queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from device.conftest import Launcher
 
 pytestmark = pytest.mark.cuda
 # How long the test looks for a call that must not come. It comes within a millisecond where nothing holds it back.
@@ -30,3 +36,19 @@ def test_memory_is_freed_only_when_the_kernels_have_ended(mode: str) -> None:
             until = time.monotonic() + ANSWER_S
             while engine.describe(address, 1) is not None:
                 assert time.monotonic() < until, "the memory was not freed"
+
+
+def test_a_peer_has_its_memory_back_when_the_kernels_have_ended(launch: Launcher, tmp_path: Path) -> None:
+    near, far = launch("thread"), launch("thread")
+    nbytes = 64 << 20  # of an allocation that holds nothing else
+    for process in (near, far):
+        process("alloc", 64, "cuda:0")
+        process("alloc", nbytes, "cuda:0")
+    near("get", far("share", 1), 1)  # near's process maps it
+    assert near("queue", [far("share", 0)], [0], mode="peer", device="cuda:0") == ("peer",)
+    ended = tmp_path / "ended"
+    near.start("stay_active", ANSWER_S, str(ended))
+    assert far("fails", "revoke", 1, timeout=_LOOKS_S).startswith("RevocationIncomplete: ")
+    ended.touch()
+    near.result()
+    far("revoke", 1)
