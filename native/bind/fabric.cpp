@@ -172,7 +172,12 @@ void register_endpoints(nb::module_& m) {
         .def_static("on_port", &endpoint_on, nb::arg("domain"), nb::arg("messages"), nb::arg("inline_bytes"),
                     "Makes one on a NIC port of a Context, in the protection domain of its lanes. It cannot sleep.")
         .def(
-            "fail", [](const PyFabricEndpoint& self) { self.get()->fail(); }, nb::call_guard<Released>(),
+            "fail",
+            [](const PyFabricEndpoint& self) {
+                const std::shared_ptr<fabric::Endpoint> endpoint = self.get();
+                const Released release;
+                endpoint->fail();
+            },
             "Has the device flush all requests, and refuse new ones.")
         .def("address", &address_of, "Number, PSN, LID, link layer, MTU code, read credit, GID.")
         .def("connect", &connect, nb::arg("number"), nb::arg("psn"), nb::arg("lid"), nb::arg("link_layer"),

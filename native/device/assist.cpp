@@ -90,6 +90,9 @@ void Assist::complete(const Executor::Ended& ended) {
     std::memcpy(&last, entry.bytes + sizeof entry.bytes - sizeof(Word), sizeof(Word));
     __atomic_store_n(reinterpret_cast<Word*>(at + sizeof entry.bytes - sizeof(Word)), last, __ATOMIC_RELEASE);
     failed_ = failed_ || ended.syndrome != 0;
+    if (ended.syndrome != 0) {
+        close(kFailed); // waits of kernels that look for no completion end, too
+    }
 }
 
 // A kernel may have ended the queue before; its reason stays, except when the queue is closed.

@@ -96,9 +96,11 @@ bool KernelQueue::poll() {
     try {
         moved = assist_.poll();
     } catch (const std::exception& error) { // of the device
+        {
+            const std::lock_guard lock(failure_mutex_); // first: a kernel that sees the state may have it asked for
+            device_failure_ = error.what();
+        }
         assist_.close(device::kFailed);
-        const std::lock_guard lock(failure_mutex_);
-        device_failure_ = error.what();
         broken_ = true;
         return true;
     }

@@ -95,6 +95,8 @@ def refusals(kernels: Kernels) -> None:
     for name, *arguments in (("signal", 0, AT, 1), ("signal_add", 0, AT, 1), ("fence", 0), ("flush", 0)):
         assert kernels(name, *arguments)[0] == FAILED, name
     assert kernels("fetch_add", 0, AT, 1)[0] == FAILED
+    assert kernels("put", 0, 0, 0, 0, 8)[0] == FAILED
+    assert kernels("put", 0, 0, 0, 0, 0)[0] == OK
     assert not kernels.nic.begun
 
 

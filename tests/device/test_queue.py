@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import re
 from pathlib import Path
@@ -225,3 +226,16 @@ def test_native_arguments(contexts: tuple[zh.Context, zh.Context]) -> None:
         Proxy(core_of(here).engine, small, small, 3, [], [(0, 8, 3, [], False)], [], [], -1, 1)
     with pytest.raises(ValueError, match="not one route for each local"):
         Proxy(core_of(here).engine, small, small, 16, [], [(0, 8, 3, [1, 2], False)], [], [], -1, 1)
+
+
+def test_there_is_no_memory_for_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    with zh.Context() as here, zh.Context() as there:
+        handle = there.alloc(64).share("rw")
+
+        def fails(*_: object) -> zh.Memory:
+            raise zh.RegistrationFailed("no memory")
+
+        monkeypatch.setattr(zh.Context, "alloc", fails)
+        with pytest.raises(zh.RegistrationFailed, match="no memory"):
+            Queue(here, [handle])
+        gc.collect()  # pytest fails if a destructor raises

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HOST",
     "NOTHING_AFTER",
+    "RDMA",
     "Address",
     "After",
     "Closeable",
@@ -400,8 +401,8 @@ def keep_reached(route: Route) -> object:
 async def open_pair_for(route: Route, messages: int, inline_bytes: int) -> QueuePair | None:
     """Open a queue pair to the peer of a route, which only kernels post to. On the control thread.
 
-    Return None if the route does not use NICs. ``messages``: the most requests under way. ``inline_bytes``: the most
-    bytes that a request carries itself.
+    Return None if the route does not use NICs, or its lane has gone down. ``messages``: the most requests under way.
+    ``inline_bytes``: the most bytes that a request carries itself.
 
     Raises:
         Unsupported: the peer makes no such queue pairs, or the two cannot be connected.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from zerohop.core.face import open_pair_for
+from zerohop.core.face import RDMA, open_pair_for
 from zerohop.device.status import TIMED_OUT
 from zerohop.errors import DeadlineExceeded, Unsupported, ZerohopError
 from zerohop.fabric.peer_queue import INLINE_BYTES, MESSAGES, PeerQueue
@@ -51,7 +51,7 @@ def check_handle(number: int, remote: RemoteBuffer) -> None:
 
 
 async def open_pair(number: int, remote: RemoteBuffer, routes: list[Route]) -> ConnectedPair | None:
-    """Return a queue pair to the owner of a handle; None if a route has become stale. On the control thread.
+    """Return a queue pair to the owner of a handle; None if the lane has gone down meanwhile. On the control thread.
 
     ``routes``: from each local, and from the scratch memory behind them.
 
@@ -67,7 +67,7 @@ async def open_pair(number: int, remote: RemoteBuffer, routes: list[Route]) -> C
         )
     pair = await open_pair_for(routes[0], MESSAGES, INLINE_BYTES)
     if pair is None:
-        if routes[0].stale:
+        if routes[0].stale or routes[0].explanation.form == RDMA:  # the lane has gone down, here or at the peer
             return None
         raise Unsupported(
             f"the way to peer {number} is {routes[0].explanation}, and not RDMA by NICs",
@@ -103,18 +103,19 @@ class Pair:
 
     Attributes:
         queue: the queue.
+        memory: what kernels read and write, beside the queue's own.
         address: address of the Pair of zerohop/device/pair.hpp, for the peer's entry in the descriptor.
     """
 
     def __init__(self, ctx: Context, device: str, timeout: float, connected: ConnectedPair, scratch: int) -> None:
         """Make the memory that kernels need. ``scratch``: address of two words that the NIC may write."""
         self.queue = PeerQueue(connected.pair.endpoint, ctx, device, timeout)
-        self._memory = ctx.alloc(_WORD * (_HEAD_WORDS + max(1, len(connected.local_keys))), device)
-        self.address = self._memory.address
+        self.memory = ctx.alloc(_WORD * (_HEAD_WORDS + max(1, len(connected.local_keys))), device)
+        self.address = self.memory.address
         lock = self.address + _WORD * (_HEAD_WORDS - 1)
         keys = self.address + _WORD * _HEAD_WORDS
         head = (self.queue.pointer, connected.remote_key, scratch, scratch + _WORD, connected.scratch_key, lock, keys)
-        self._memory.write_bytes(0, np.array([*head, 0, *connected.local_keys], np.uint64).tobytes())
+        self.memory.write_bytes(0, np.array([*head, 0, *connected.local_keys], np.uint64).tobytes())
 
     def check(self, number: int, peer: str) -> None:
         """Raise the failure of the queue pair; return if it has none.
@@ -140,5 +141,5 @@ class Pair:
             )
 
     def close(self) -> None:
-        """Close the queue, and this side's end of the queue pair. The memory lives as long as this object."""
+        """Close the queue, and this side's end of the queue pair. The memory stays as long as something pins it."""
         self.queue.endpoint.close()

@@ -128,11 +128,11 @@ class Queue(Face):
         self._timeout_ns = min(allowed or _LONGEST_NS, _LONGEST_NS)
         self._losses: dict[int, ZerohopError] = {}
         self._pairs: dict[int, Pair] = {}
+        self._ways: list[Way] = []
+        self._given_up = False
         self._scratch = self.context.alloc(16 * max(1, len(self._handles)))
         self._counters = self.context.alloc(counter_bytes(len(self._handles)), self._device)
         self._counters.fill(0)
-        self._ways: list[Way] = []
-        self._given_up = False
         try:
             self._defer("device.Queue", self._deadline(timeout), self._find_ways).result(math.inf)
             self.modes = tuple(way.mode for way in self._ways)
@@ -276,9 +276,14 @@ class Queue(Face):
         reached = [*(region_of(view) for view in self._local), *(way.reached for way in self._ways if way.reached)]
         self._kept = [keep_reached(route) for way in self._ways for route in way.routes]
         self._descriptor = ctx.alloc(DESCRIPTOR_BYTES, self._device)
+        for number, way in enumerate(self._ways):
+            if way.connected is not None:
+                scratch = self._scratch.address + 16 * number
+                self._pairs[number] = Pair(ctx, self._device, self._timeout_ns / 1e9, way.connected, scratch)
         engine = self._core.engine
         shared = region_of(self._words.memory), region_of(self._scratch)
-        own = [*shared, region_of(self._counters), region_of(self._descriptor)]
+        near = [self._counters, self._descriptor, *(pair.memory for pair in self._pairs.values())]
+        own = [*shared, *(region_of(each) for each in near)]
         try:
             self._proxy = Proxy(
                 engine, *shared, self._slots, locals_, targets, reached, own, self._index, self._timeout_ns
@@ -287,10 +292,6 @@ class Queue(Face):
             raise from_native(*error.args, operation="device.Queue") from None
         places = [address for _, address in self._proxy.places]
         of_peers = iter(places[len(self._local) :])
-        for number, way in enumerate(self._ways):
-            if way.connected is not None:
-                scratch = self._scratch.address + 16 * number
-                self._pairs[number] = Pair(ctx, self._device, self._timeout_ns / 1e9, way.connected, scratch)
         peer_entries = [
             way.entry(remote, _RIGHTS[remote.rights], next(of_peers) if way.reached else 0, self._pairs.get(number))
             for number, (remote, way) in enumerate(zip(self._handles, self._ways, strict=True))

@@ -80,7 +80,7 @@ extern "C" __global__ void ping(const zd::Queue* queue, Out* out, Word first, Wo
             status = wait(queue, places.inbox, base + turn, how);
         }
         if (how != kPlain) {
-            status = zd::put_signal(queue, 0, kPayloadAt, 0, 0, nbytes, 0, base + turn, false, status);
+            status = zd::put_signal(queue, 0, kPayloadAt, 0, 0, nbytes, 0, base + turn, false, zd::After(status));
         } else if (status == zd::kOk) {
             copy_plain(places.target + kPayloadAt, places.source, nbytes);
             __syncthreads();

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _OPEN: Final = "open queue pair"
 _CLOSE: Final = "close queue pair"
 # Of a call: the number of the lane; of an answer: the number by which the queue pair is closed. Then the six numbers of
-# FabricEndpoint.address(), 1 if there is a GID, and the GID.
+# FabricEndpoint.address(), 1 if there is a GID, and the GID. An empty answer: the lane has gone down.
 _ADDRESS: Final = struct.Struct(">IIIHBBBB16s")
 _NUMBER: Final = struct.Struct(">I")
 _GID_BYTES: Final = 16
 _PASSIVE_MESSAGES: Final = 1  # places of the side that has no kernels, which posts nothing
-_MOST_OF_A_PEER: Final = 256
+_MOST_OF_A_PEER: Final = 1024
 
 
 class QueuePair:
@@ -58,8 +58,8 @@ class QueuePair:
             self._closed = True
 
 
-async def open_queue_pair(link: PeerLink, lane: Lane, messages: int, inline_bytes: int) -> QueuePair:
-    """Return a queue pair to a peer, on the first NICs of a lane.
+async def open_queue_pair(link: PeerLink, lane: Lane, messages: int, inline_bytes: int) -> QueuePair | None:
+    """Return a queue pair to a peer, on the first NICs of a lane; None if the lane has gone down at the peer.
 
     Args:
         link: the link to the peer.
@@ -82,6 +82,9 @@ async def open_queue_pair(link: PeerLink, lane: Lane, messages: int, inline_byte
     try:
         with _closed_on_error(FabricEndpoint.on_port(domain, messages, inline_bytes)) as endpoint:
             body = await session.call(_OPEN, _pack(lane.number, endpoint), After(late=close_late))
+            if not body:
+                endpoint.close()
+                return None
             if len(body) != _ADDRESS.size:
                 raise ProtocolError("malformed: the address of a queue pair", peer=link.peer)
             try:
@@ -99,7 +102,7 @@ def _open_for_peer(link: PeerLink, body: bytes) -> bytes:
         raise Refusal(Status.PROTOCOL, "the address of a queue pair is malformed")
     lane = link.lanes.get(_ADDRESS.unpack(body)[0])
     if lane is None or lane.provider != VERBS:
-        raise Refusal(Status.UNSUPPORTED, "the lane of the queue pair has gone down")
+        return b""  # it has gone down
     if len(link.queue_pairs) >= _MOST_OF_A_PEER:
         raise Refusal(
             Status.UNSUPPORTED, f"the peer keeps {_MOST_OF_A_PEER} queue pairs for this process already; close Queues"

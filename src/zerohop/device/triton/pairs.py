@@ -10,7 +10,7 @@ import triton.language as tl
 
 from zerohop.device.triton.fields import ENDED, POSTED
 from zerohop.device.triton.posting import GET
-from zerohop.device.triton.words import FAILED, OK, as_word, look, now, peer_of, read, word
+from zerohop.device.triton.words import OK, as_word, look, now, peer_of, read, word
 from zerohop.device.triton.work_queue import (
     ALWAYS,
     ALWAYS_FENCED,
@@ -41,44 +41,43 @@ _TIMEOUT_NS = tl.constexpr(13)  # word of a WorkQueue
 
 
 @triton.jit
-def _may_post(queue, peer):
-    """Return OK, or FAILED if a call for this peer was refused: nothing follows such a call."""
-    posted = tl.atomic_add(word(read(peer_of(queue, peer), POSTED), 0), 0, sem="relaxed", scope="gpu")
-    return tl.where(posted < 0, as_word(FAILED), as_word(OK))
+def _post(peer_at, opcode, segments, flags, remote, w4, w5, w6, w7):
+    pair = read(peer_at, ENDED)
+    key = read(pair, _REMOTE_KEY)
+    return post(read(pair, _QUEUE), read(peer_at, POSTED), opcode, segments, flags, remote, key, w4, w5, w6, w7)
 
 
 @triton.jit
-def _post_transfer(pair, opcode, flags, remote, local_key, local, nbytes):
+def _post_transfer(peer_at, opcode, flags, remote, local_key, local, nbytes):
     data = halves(big_half(nbytes), big_half(local_key))
-    key = read(pair, _REMOTE_KEY)
-    return post(read(pair, _QUEUE), opcode, 3, flags, remote, key, data, big(local), as_word(0), as_word(0))
+    return _post(peer_at, opcode, 3, flags, remote, data, big(local), as_word(0), as_word(0))
 
 
 @triton.jit
-def _post_read_back(pair, base, flags):
+def _post_read_back(peer_at, flags):
     """Post a read of one byte of the peer's memory. It completes only after all earlier writes are visible there."""
-    return _post_transfer(pair, READ_OF, flags, base, read(pair, _SCRATCH_KEY), read(pair, _UNREAD), as_word(1))
+    pair = read(peer_at, ENDED)
+    key, unread = read(pair, _SCRATCH_KEY), read(pair, _UNREAD)
+    return _post_transfer(peer_at, READ_OF, flags, read(peer_at, _BASE), key, unread, as_word(1))
 
 
 @triton.jit
-def _post_atomic(pair, opcode, remote, operand, compare, local):
-    length = halves(big_half(as_word(8)), big_half(read(pair, _SCRATCH_KEY)))
-    key = read(pair, _REMOTE_KEY)
-    queue = read(pair, _QUEUE)
-    return post(queue, opcode, 4, ALWAYS_FENCED, remote, key, big(operand), big(compare), length, big(local))
+def _post_atomic(peer_at, opcode, remote, operand, compare, local):
+    length = halves(big_half(as_word(8)), big_half(read(read(peer_at, ENDED), _SCRATCH_KEY)))
+    return _post(peer_at, opcode, 4, ALWAYS_FENCED, remote, big(operand), big(compare), length, big(local))
 
 
 @triton.jit
 def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_base, here, nbytes):
     """Post a transfer that was found to be allowed; return the status."""
-    pair = read(peer_of(queue, peer), ENDED)
-    local_key = read(read(pair, _LOCAL_KEYS), as_word(local))
+    peer_at = peer_of(queue, peer)
+    key = read(read(read(peer_at, ENDED), _LOCAL_KEYS), as_word(local))
     opcode: tl.constexpr = READ_OF if op == GET else WRITE_OF
-    status = _may_post(queue, peer)
+    status = as_word(OK)
     done = as_word(0)
     while (done < nbytes) & (status == OK):
         some = tl.minimum(nbytes - done, _MOST_BYTES)
-        status, _ = _post_transfer(pair, opcode, ALWAYS, base + there + done, local_key, local_base + here + done, some)
+        status, _ = _post_transfer(peer_at, opcode, ALWAYS, base + there + done, key, local_base + here + done, some)
         done += some
     return status
 
@@ -86,20 +85,17 @@ def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_bas
 @triton.jit
 def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
     """Set or add to a word behind all that was posted before; return the status."""
-    pair = read(peer_of(queue, peer), ENDED)
+    peer_at = peer_of(queue, peer)
     wide = as_word(value)
-    status = _may_post(queue, peer)
-    if status == OK:
-        status, _ = _post_read_back(pair, base, ALWAYS)
+    status, _ = _post_read_back(peer_at, ALWAYS)
     if status == OK:
         if add:
-            status, _ = _post_atomic(pair, FETCH_ADD_OF, base + offset, wide, as_word(0), read(pair, _UNREAD))
+            unread = read(read(peer_at, ENDED), _UNREAD)
+            status, _ = _post_atomic(peer_at, FETCH_ADD_OF, base + offset, wide, as_word(0), unread)
         else:
-            data = halves(big_half(as_word(8) | _INLINE), wide)
-            key, zero = read(pair, _REMOTE_KEY), as_word(0)
-            work = read(pair, _QUEUE)
-            rest = (wide >> 32) & 0xFFFFFFFF
-            status, _ = post(work, WRITE_OF, 3, ALWAYS_FENCED, base + offset, key, data, rest, zero, zero)
+            data, rest = halves(big_half(as_word(8) | _INLINE), wide), (wide >> 32) & 0xFFFFFFFF
+            zero = as_word(0)
+            status, _ = _post(peer_at, WRITE_OF, 3, ALWAYS_FENCED, base + offset, data, rest, zero, zero)
     return status
 
 
@@ -107,12 +103,9 @@ def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
 def fence_by_nic(queue, peer):
     """Have the NIC begin nothing more until all that was posted before can be seen; return the status."""
     peer_at = peer_of(queue, peer)
-    pair = read(peer_at, ENDED)
-    status = _may_post(queue, peer)
+    status, _ = _post_read_back(peer_at, ALWAYS)
     if status == OK:
-        status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
-    if status == OK:
-        status, _ = _post_read_back(pair, read(peer_at, _BASE), ALWAYS_FENCED)
+        status, _ = _post_read_back(peer_at, ALWAYS_FENCED)
     return status
 
 
@@ -120,20 +113,17 @@ def fence_by_nic(queue, peer):
 def flush_by_nic(queue, peer):
     """Wait until all that was posted before can be seen, and gets have arrived; return the status."""
     peer_at = peer_of(queue, peer)
-    pair = read(peer_at, ENDED)
-    index = as_word(0)
-    status = _may_post(queue, peer)
+    status, index = _post_read_back(peer_at, ALWAYS)
     if status == OK:
-        status, index = _post_read_back(pair, read(peer_at, _BASE), ALWAYS)
-    if status == OK:
-        status = wait_until_done(read(pair, _QUEUE), index)
+        status = wait_until_done(read(read(peer_at, ENDED), _QUEUE), index)
     return status
 
 
 @triton.jit
 def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
     """Change a word after all earlier requests; return the status, and the value from before."""
-    pair = read(peer_of(queue, peer), ENDED)
+    peer_at = peer_of(queue, peer)
+    pair = read(peer_at, ENDED)
     work = read(pair, _QUEUE)
     lock = word(read(pair, _LOCK), 0)
     status = as_word(OK)
@@ -145,11 +135,9 @@ def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
         if status == OK:
             taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
     if taken == 0:
-        status = _may_post(queue, peer)
+        status, _ = _post_read_back(peer_at, ALWAYS)
         if status == OK:
-            status, _ = _post_read_back(pair, base, ALWAYS)
-        if status == OK:
-            status, index = _post_atomic(pair, opcode, base + offset, operand, compare, read(pair, _FOUND))
+            status, index = _post_atomic(peer_at, opcode, base + offset, operand, compare, read(pair, _FOUND))
             if status == OK:
                 status = wait_until_done(work, index)
             if status == OK:

@@ -196,12 +196,17 @@ def _hand_over(work, index):
 
 
 @triton.jit(noinline=True)
-def post(work, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
-    """Post one request; return the status and its index. ``w4`` to ``w7`` are its words behind the remote address."""
+def post(work, posted_at, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
+    """Post one request; return the status and its index. ``w4`` to ``w7`` are its words behind the remote address.
+
+    ``posted_at``: address of the peer's counter. Nothing is posted where it says that a call was refused.
+    """
     status = as_word(OK)
     index = as_word(0)
     if agreed((look(work + _LAYOUT * 8) != _QUEUE_LAYOUT).to(tl.int32)) != 0:
         status = as_word(CLOSED)
+    elif load_near(posted_at) < 0:
+        status = as_word(FAILED)
     else:
         most = _read(work, _MOST)
         tl.debug_barrier()

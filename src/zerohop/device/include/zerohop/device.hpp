@@ -16,14 +16,20 @@
 
 namespace zerohop::device {
 
+// A status from before. It is a type of its own, so that the compiler finds one in the place of another argument.
+struct After {
+    ZEROHOP_DEVICE_FN constexpr explicit After(Word before = kOk) : status(before) {}
+    Word status;
+};
+
 // Writes `nbytes` of a local to a peer's memory. The local may be changed after flush().
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset, Word local_number, Word src_offset,
-                           Word nbytes, Word status = kOk) {
+                           Word nbytes, After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes)) {
         return detail::refuse(queue, peer);
@@ -35,11 +41,11 @@ ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset
 // Reads `nbytes` of a peer's memory into a local. They are there after flush().
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset, Word local_number, Word dst_offset,
-                           Word nbytes, Word status = kOk) {
+                           Word nbytes, After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::is_transfer(Op::get, peer, src_offset, local, dst_offset, nbytes)) {
         return detail::refuse(queue, peer);
@@ -51,10 +57,10 @@ ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset
 // Sets a peer's 8-byte word, or adds to it, after all that these threads have put there before is there.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false,
-                              Word status = kOk) {
+                              After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
@@ -66,18 +72,18 @@ ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset,
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst_offset, Word local_number,
                                   Word src_offset, Word nbytes, Word signal_offset, Word value, bool add = false,
-                                  Word status = kOk) {
+                                  After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes) ||
         !detail::is_word(peer, signal_offset, add ? kRead | kWrite : kWrite)) {
         return detail::refuse(queue, peer);
     }
-    status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local, src_offset,
-                                      nbytes);
+    const Word status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local,
+                                                 src_offset, nbytes);
     return status == kOk ? detail::send_signal<kScope>(queue, peer_number, peer, signal_offset, value, add) : status;
 }
 
@@ -85,16 +91,17 @@ ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst
 // wait ends with the Queue's timeout, and with the loss of `peer`; kNoPeer: of none.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word offset, Word value,
-                                   Word peer_number = kNoPeer, Word status = kOk) {
+                                   Word peer_number = kNoPeer, After after = After()) {
     const Local local = detail::local_of(queue, local_number);
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (local.rights == 0 || (local.base + offset) % 8 != 0 || !detail::fits(offset, 8, local.nbytes) ||
         (!detail::exists(peer) && peer_number != kNoPeer)) {
         return detail::refuse(queue, Peer{});
     }
+    Word status = kOk;
     if (platform::is_first<kScope>()) {
         status = detail::wait_for(queue, peer, local.base + offset, value, local.on_host == 0);
     }
@@ -103,15 +110,16 @@ ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word o
 
 // Waits until everything that was posted to a peer by now is there, and gets have arrived.
 template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue* queue, Word peer_number,
-                                                                    Word status = kOk) {
+                                                                    After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
+    Word status = kOk;
     if (platform::is_first<kScope>()) {
         status = detail::end_of_posted(queue, peer_number, peer);
     }
@@ -119,11 +127,11 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue*
 }
 
 // Does flush() for all peers; returns the first status that is not kOk.
-template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue* queue, Word status = kOk) {
-    if (status != kOk) {
-        return status;
+template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue* queue, After after = After()) {
+    if (after.status != kOk) {
+        return after.status;
     }
-    status = queue->layout == kLayout ? kOk : kFailed;
+    Word status = queue->layout == kLayout ? kOk : kFailed;
     for (Word peer = 0; queue->layout == kLayout && peer < queue->peer_count; ++peer) {
         const Word found = flush<kScope>(queue, peer);
         status = status == kOk ? found : status;
@@ -133,15 +141,16 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word quiet(const Queue*
 
 // Lets nothing that these threads do next at a peer be seen there before what they have done before. Does not wait.
 template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue* queue, Word peer_number,
-                                                                    Word status = kOk) {
+                                                                    After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return status;
+    if (after.status != kOk) {
+        return after.status;
     }
     if (!detail::exists(peer)) {
         return detail::refuse(queue, peer);
     }
     platform::barrier<kScope>();
+    Word status = kOk;
     if (platform::is_first<kScope>()) {
         if (peer.mode == kPeer) {
             (void)platform::fetch_add(peer.posted, 0); // fence() is empty where fetch_add_near() orders by itself
@@ -157,10 +166,11 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
 
 // Adds to a peer's 8-byte word.
 template <Scope kScope = Scope::block>
-ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value, Word status = kOk) {
+ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word offset, Word value,
+                                  After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return {status, 0};
+    if (after.status != kOk) {
+        return {after.status, 0};
     }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
@@ -180,10 +190,10 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
 // Sets a peer's 8-byte word to `desired` if it is `expected`.
 template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word offset, Word expected, Word desired,
-                                     Word status = kOk) {
+                                     After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
-    if (status != kOk) {
-        return {status, 0};
+    if (after.status != kOk) {
+        return {after.status, 0};
     }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
         return {detail::refuse(queue, peer), 0};
