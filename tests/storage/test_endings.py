@@ -19,7 +19,7 @@ import pytest
 
 import zerohop as zh
 from support.lanes import eventually
-from support.patience import ANSWER_S, PATIENCE_S
+from support.patience import ANSWER_S, PATIENCE_S, times
 from zerohop import storage
 from zerohop.storage.local_store import LocalStore
 
@@ -98,11 +98,16 @@ def test_a_flush_after_a_deadline(tmp_path: Path, random_file: Callable[..., np.
     with storage.open_store(tmp_path, engine=engine) as store:  # type: ignore[arg-type]  # a str of the parameters, which are the names that it takes
         target = np.zeros(64 * MIB, np.uint8)
         with store.open("data").result() as file:
-            for _ in range(8):
+            late = 0
+            for _ in range(times(400)):
                 operation = file.read_into(target, timeout=1e-6)
-                assert operation.exception(PATIENCE_S) is not None
-                store.context.flush().result(PATIENCE_S)
-                assert not operation.memory_in_use
+                if operation.exception(PATIENCE_S) is not None:  # otherwise it ended before anybody looked at the clock
+                    store.context.flush().result(PATIENCE_S)
+                    assert not operation.memory_in_use
+                    late += 1
+                if late == 8:
+                    break
+            assert late == 8
 
 
 def test_a_forked_child(local_store: Store) -> None:
