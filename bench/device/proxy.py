@@ -41,7 +41,7 @@ def own(pipe: Connection, provider: str) -> None:
 
 def fill(queue: Queue, operation: int, count: int) -> tuple[np.ndarray, int]:
     """Write entries for peer 0 and local 0; return the control memory, and which word of it counts those that ended."""
-    words = queue._words.memory.numpy().view("u8")  # noqa: SLF001 - this writes what kernels write
+    words = queue._words.memory.numpy().view("u8")  # noqa: SLF001 - kernels write these words, and this does in their place
     _, _, peers, _, _, fifo, _ = Proxy.control_layout(1, SLOTS)
     offsets = np.arange(count, dtype=np.uint64) % np.uint64(NBYTES // 8) * np.uint64(8)
     entries = words[fifo // 8 :][: 2 * count].reshape(count, 2)

@@ -68,7 +68,7 @@ class Main:
             until = time.monotonic() + limit
             while not Path(path).exists():
                 assert time.monotonic() < until
-                time.sleep(0.01)  # no event tells of a file
+                time.sleep(0.01)  # the test makes the file, and no event tells of that
 
     def taken(self) -> int:
         return self.queues[-1].taken

@@ -388,7 +388,7 @@ class TestRevoked:
         assert near("run", "flush", 0) == (OK, 0)
         far("revoke", 1)
         assert near("run", "put", 0, 0, 0, 0, 8)[0] == OK
-        # What waits for a signal of this peer ends, too, and not with its time.
+        # A wait for a signal of this peer ends with the failure, and not with its time.
         assert near("run", "wait_signal", 1, 0, 1, 0)[0] == FAILED
         assert near("run", "flush", 0)[0] == FAILED
         assert near("check").startswith(("AccessDenied: ", "Closed: "))

@@ -95,7 +95,7 @@ private:
     std::vector<uint8_t>& remote_;
     std::deque<mlx5::Request> held_;
     bool failed_ = false;
-    std::mt19937 random_{7}; // NOLINT(cert-msc51-cpp): a failure can be repeated
+    std::mt19937 random_{7}; // NOLINT(cert-msc51-cpp): with one seed a failure can be repeated
 };
 
 struct Rig {

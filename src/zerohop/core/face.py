@@ -411,7 +411,7 @@ async def open_pair_for(route: Route, messages: int, inline_bytes: int) -> Queue
     lane = route.link.lanes.get(route.lane)
     if lane is None or route.explanation.form != RDMA:
         return None
-    return await open_queue_pair(route.link, lane, messages, inline_bytes)  # type: ignore[arg-type]  # it is a PeerLink
+    return await open_queue_pair(route.link, lane, messages, inline_bytes)  # type: ignore[arg-type]  # links are PeerLinks
 
 
 async def call(link: Link, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:

@@ -251,6 +251,8 @@ class Queue(Face):
                 return
 
     def _close_pairs(self) -> None:
+        if self._core.forked:
+            return  # they are the parent's
         for pair in self._pairs.values():
             pair.close()
         for way in self._ways:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 _OPEN: Final = "open queue pair"
 _CLOSE: Final = "close queue pair"
-# Of a call: the number of the lane; of an answer: the number by which the queue pair is closed. Then the six numbers of
-# FabricEndpoint.address(), 1 if there is a GID, and the GID. An empty answer: the lane has gone down.
+# A call begins with the number of the lane, and an answer with the number by which the queue pair is closed. The six
+# numbers of FabricEndpoint.address() follow, 1 if there is a GID, and the GID. An empty answer says that the lane has
+# gone down.
 _ADDRESS: Final = struct.Struct(">IIIHBBBB16s")
 _NUMBER: Final = struct.Struct(">I")
 _GID_BYTES: Final = 16

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from zerohop.device.triton.fields import ENDED, POSTED
 from zerohop.device.triton.posting import GET
-from zerohop.device.triton.words import OK, as_word, look, now, peer_of, read, word
+from zerohop.device.triton.words import OK, as_word, look, peer_of, read, word
 from zerohop.device.triton.work_queue import (
     ALWAYS,
     ALWAYS_FENCED,
@@ -19,6 +19,7 @@ from zerohop.device.triton.work_queue import (
     WRITE_OF,
     big,
     big_half,
+    deadline_of,
     halves,
     post,
     state_by,
@@ -37,7 +38,6 @@ _LOCAL_KEYS = tl.constexpr(6)
 _MOST_BYTES = tl.constexpr(1 << 30)  # of one request
 _INLINE = tl.constexpr(1 << 31)  # marks a length: the bytes follow
 _BASE = tl.constexpr(1)  # word of a peer's entry
-_TIMEOUT_NS = tl.constexpr(13)  # word of a WorkQueue
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
     lock = word(read(pair, _LOCK), 0)
     status = as_word(OK)
     old = as_word(0)
-    until = now() + look(work + _TIMEOUT_NS * 8)
+    until = deadline_of(work)
     taken = tl.atomic_cas(lock, as_word(0), as_word(1), sem="acq_rel", scope="gpu")
     while (taken != 0) & (status == OK):
         status = state_by(work, until)

@@ -105,8 +105,14 @@ def state_by(work, until):
 
 
 @triton.jit
+def deadline_of(work):
+    """Return the time, of `now`, at which a wait that begins now ends."""
+    return now() + _read(work, _TIMEOUT_NS)
+
+
+@triton.jit
 def _take(work):
-    """Take the next completion if it is there; return the status: it may be an error's."""
+    """Take the next completion from the ring if it is there; return the status: it may be an error's."""
     status = as_word(OK)
     done = load_near(_read(work, _DONE))
     slots = _read(work, _COMPLETION_SLOTS)
@@ -125,7 +131,7 @@ def _take(work):
 def wait_until_done(work, index):
     """Wait until a request has completed, with all before it; return the status."""
     status = as_word(OK)
-    until = now() + _read(work, _TIMEOUT_NS)
+    until = deadline_of(work)
     done = load_near(_read(work, _DONE))
     spins = tl.full((), 0, tl.int32)
     while (done <= index) & (status == OK):
@@ -174,7 +180,7 @@ def _ring(work, first):
 def _hand_over(work, index):
     """Wait until all requests before are ready, and make this one ready; ring the doorbell if no other program does."""
     status = as_word(OK)
-    until = now() + _read(work, _TIMEOUT_NS)
+    until = deadline_of(work)
     turn = word(_read(work, _TURN), 0)
     handed = tl.full((), 0, tl.int32)
     rings = as_word(0)
