@@ -71,8 +71,8 @@ class EngineEvents:
         session = link.session
 
         def lose() -> None:
-            told = None if session is None else session.lanes.given_up
-            teardown.lose(self._core, link, told or lost_error(link, status, reason), status, reason)
+            said = None if session is None else session.said()
+            teardown.lose(self._core, link, said or lost_error(link, status, reason), status, reason)
 
         async def work() -> None:
             try:

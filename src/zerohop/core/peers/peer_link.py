@@ -71,6 +71,9 @@ class Conversation(Protocol):
     async def caught_up(self) -> None:
         """Wait until all messages that the peer has sent by now are handled, or the conversation has ended."""
 
+    def said(self) -> ZerohopError | None:
+        """Return why the conversation ends, if the peer or a lane that could not be opened has said so."""
+
     def process(self) -> PeerProcess | None:
         """Return the peer's process; None if it has ended."""
 

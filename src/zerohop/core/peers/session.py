@@ -92,6 +92,8 @@ class Session:
         self._doorbell: int | None = None
         # Set once the peer's Setup is here, or the conversation has ended.
         self.introduced = asyncio.Event()
+        # What the peer has said as it left, from the moment on when that was read: its lanes may end before.
+        self._farewell: tuple[ZerohopError, Reason] | None = None
         link.session = self
         link.control = channel.protection()
 
@@ -104,6 +106,7 @@ class Session:
                 message, received = await self._channel.receive()
                 try:
                     if isinstance(message, wire.Bye):
+                        self._farewell = farewell_error(message.text, message.fix, self._link.peer)
                         # All bytes that the peer sent before it left arrive before its lanes end; only a lane over
                         # NICs does not show its end.
                         await wait_while(self._link, lambda lane: lane.provider != VERBS and lane.endpoint.alive)
@@ -112,7 +115,7 @@ class Session:
                     close_received(received)
         except ChannelEnded as ended:
             gone = PeerLost(f"the peer is gone: {ended}", peer=self._link.peer)
-            self._fail(self.lanes.given_up or gone, Reason.STREAM_CLOSED)
+            self._fail(self.said() or gone, Reason.STREAM_CLOSED)
         except NativeError as error:
             self._break_off(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
@@ -175,6 +178,9 @@ class Session:
 
     async def caught_up(self) -> None:
         await self._channel.until_read()
+
+    def said(self) -> ZerohopError | None:
+        return self.lanes.given_up if self._farewell is None else self._farewell[0]
 
     def process(self) -> PeerProcess | None:
         return self._channel.process()
@@ -269,8 +275,8 @@ class Session:
             if message.nfds and not fds:
                 raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
             self._set_up(message, fds)
-        elif isinstance(message, wire.Bye):
-            self._fail(*farewell_error(message.text, message.fix, self._link.peer))
+        elif self._farewell is not None:
+            self._fail(*self._farewell)
         elif self._link.native_id < 0:
             raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
         else:
