@@ -69,6 +69,8 @@ def by_numba() -> Callable[[Queue, int, int], int]:
     def send(queue: Queue, nbytes: int, at: int) -> int:
         status = cuda.to_device(np.full(1, 99, np.uint64))
         kernel[1, 128](np.uint64(queue.pointer), status, np.uint64(nbytes), np.uint64(at))
+        # The driver would start no copy for the proxy while a synchronous copy waits for the kernel.
+        cuda.synchronize()
         return int(status.copy_to_host()[0])
 
     return send
