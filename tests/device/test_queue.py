@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import math
@@ -189,6 +190,20 @@ def test_a_peer_that_is_lost_while_the_queue_opens(
 def test_a_context_of_its_own() -> None:
     with zh.Context() as there, Queue(None, [there.alloc(64).share("rw")]) as queue:
         assert queue.modes == ("peer",)
+
+
+def test_a_program_of_asyncio(contexts: tuple[zh.Context, zh.Context]) -> None:
+    """The loop goes on while a Queue opens in a thread; `async with` closes it."""
+    here, there = contexts
+    handle = there.alloc(64).share("rw")
+
+    async def open_and_close() -> Queue:
+        async with await asyncio.to_thread(Queue, here, [handle]) as queue:
+            queue.check()
+        return queue
+
+    with pytest.raises(zh.Closed):
+        asyncio.run(open_and_close()).check()
 
 
 def test_the_context_closes_first() -> None:

@@ -43,7 +43,7 @@ from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
-from zerohop.core.runtime.kernel_work import carry_out, kernels_running
+from zerohop.core.runtime.kernel_work import KernelWork, carry_out
 from zerohop.core.runtime.native_operation import InFlight, begun
 from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
@@ -76,6 +76,7 @@ __all__ = [
     "Explanation",
     "Face",
     "InFlight",
+    "KernelWork",
     "Link",
     "Local",
     "Memory",
@@ -101,7 +102,6 @@ __all__ = [
     "index_array",
     "is_open",
     "keep_reached",
-    "kernels_running",
     "may_be_replaced",
     "offset_of",
     "one_line",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Proxy, Reason, Status
@@ -14,7 +14,6 @@ from zerohop.core.face import (
     RemoteBuffer,
     carry_out,
     keep_reached,
-    kernels_running,
     offset_of,
     region_of,
     start_of,
@@ -37,7 +36,7 @@ from zerohop.shown import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zerohop.core.face import Context, Link, Local
+    from zerohop.core.face import Context, KernelWork, Link, Local
     from zerohop.errors import ZerohopError
 
 _RIGHTS: Final = {"r": 1, "w": 2, "rw": 3}
@@ -192,13 +191,10 @@ class Queue(Face):
             Closed: the Queue is closed.
         """
         self._check()
-        with ExitStack() as running:
-            for pair in self._pairs.values():
-                running.enter_context(pair.queue.running(self._late))
-            if "proxy" in self.modes:
-                running.enter_context(carry_out(self._proxy, self._device, self._timeout_ns, self._late))
-            else:
-                running.enter_context(kernels_running(self._device, self._timeout_ns))
+        works: list[KernelWork] = [work for pair in self._pairs.values() for work in pair.queue.work()]
+        if "proxy" in self.modes:
+            works.append(self._proxy)
+        with carry_out(works, self._device, self._timeout_ns, self._late):
             yield self
 
     def _late(self) -> ZerohopError:

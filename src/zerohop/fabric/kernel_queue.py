@@ -10,7 +10,7 @@ import numpy as np
 from zerohop._native import FabricDirectQueue, FabricKernelQueue, NativeError
 from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import nanoseconds_of
-from zerohop.core.face import HOST, carry_out, is_open, kernels_running, region_of
+from zerohop.core.face import HOST, carry_out, is_open, region_of
 from zerohop.core.memory.access import lend
 from zerohop.errors import Closed, DeadlineExceeded, DeviceFailed, Unsupported, ZerohopError
 from zerohop.fabric.completions import from_entry, translate
@@ -18,10 +18,9 @@ from zerohop.fabric.resource import Resource
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
-    from zerohop.core.face import Context
+    from zerohop.core.face import Context, KernelWork
 
     _Native = FabricKernelQueue | FabricDirectQueue
 
@@ -137,19 +136,21 @@ class KernelQueue(Resource):
             AccessDenied, PeerLost, DeviceFailed, DeadlineExceeded: at the end, those of `check`.
             Closed: the queue or the Context is closed.
         """
-        with self._running(_late):
+        timeout_ns = self._timeout_ns or _LONGEST_NS
+        with carry_out(self._work(), self._device, timeout_ns, _late):
             yield self
         self.check()
 
-    def _running(self, late: Callable[[], ZerohopError]) -> AbstractContextManager[object]:
-        """Return a context manager in which kernels may use the queue. It does not call check()."""
+    def _work(self) -> list[KernelWork]:
+        """Return what this process carries out while kernels run: nothing if the NIC reads the requests.
+
+        Raises:
+            Closed: the queue or the Context is closed.
+        """
         self._check_open()
         if not is_open(self._control):
             raise Closed("the Context that has the memory of this KernelQueue is closed", fix="make another endpoint")
-        timeout_ns = self._timeout_ns or _LONGEST_NS
-        if isinstance(self._native, FabricDirectQueue):
-            return kernels_running(self._device, timeout_ns)
-        return carry_out(self._native, self._device, timeout_ns, late)
+        return [] if isinstance(self._native, FabricDirectQueue) else [self._native]
 
     def _end(self, status: int) -> None:
         """End the waits of kernels with a status."""

@@ -13,12 +13,8 @@ from zerohop.fabric.kernel_queue import NIC, KernelQueue
 from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from zerohop._native import FabricEndpoint
-    from zerohop.core.face import Context
-    from zerohop.errors import ZerohopError
+    from zerohop.core.face import Context, KernelWork
 
 MESSAGES: Final = 1024  # requests that may be under way
 INLINE_BYTES: Final = 28  # as zerohop/device/mlx5.hpp has room for
@@ -74,12 +70,13 @@ class PeerQueue(KernelQueue):
         """Return the state, a status."""
         return self._state()
 
-    def running(self, late: Callable[[], ZerohopError]) -> AbstractContextManager[object]:
-        """Return a context manager in which kernels may use the queue. It does not call check().
+    def work(self) -> list[KernelWork]:
+        """Return what this process carries out while kernels run: nothing if the NIC reads the requests.
 
-        ``late`` returns the error for requests that do not end in time, or raises another one.
+        Raises:
+            Closed: the queue is closed.
         """
-        return self._running(late)
+        return self._work()
 
     def raise_failure(self) -> None:
         """Raise the failure of a request, or of the device; return if there is none. Errors as of `check`."""

@@ -26,7 +26,7 @@ def test_the_lanes_end_before_the_farewell_is_handled(
 ) -> None:
     here, there = (open_context(Options(providers=("tcp",))) for _ in range(2))
     connection = here.connect(there.url).result(PATIENCE_S)
-    eventually(lambda: there.connections, "the other side does not know of it")
+    eventually(lambda: bool(there.connections), "the other side does not know of it")
     waited = []
 
     async def wait_until_lost(link: PeerLink, _: Callable[[Lane], bool]) -> None:
@@ -39,6 +39,6 @@ def test_the_lanes_end_before_the_farewell_is_handled(
     monkeypatch.setattr(session, "wait_while", wait_until_lost)
     back = there._core.connected[here.id]
     there._core.control.call(back.step_failed, zh.PeerLost("enough of it", fix="ask later"))
-    eventually(lambda: waited, "no farewell arrives")
-    with pytest.raises(zh.PeerLost, match="the peer left: 'enough of it'.*ask later"):
+    eventually(lambda: bool(waited), "no farewell arrives")
+    with pytest.raises(zh.PeerLost, match=r"the peer left: 'enough of it'.*ask later"):
         connection.send(b"more").result(PATIENCE_S)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from zerohop._native import IdleCallsHold
 from zerohop.core.runtime.devices import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from zerohop.errors import ZerohopError
 
@@ -29,59 +29,40 @@ class KernelWork(Protocol):
 
 
 @contextmanager
-def kernels_running(device: str, timeout_ns: int, begun: Callable[[], object] = int) -> Iterator[None]:
-    """Postpone zerohop's calls to a GPU's driver that wait for running kernels to the end of the ``with`` block.
-
-    Freeing memory and loading kernels are such calls. While one waits, the driver lets no other call of the process in,
-    and so no copy that the kernels wait for. Calls of other libraries are not postponed.
-
-    Args:
-        device: where the kernels run; on the host there is nothing to postpone.
-        timeout_ns: how long the beginning of the block waits for such a call that is under way.
-        begun: called before that wait. A kernel that runs already, and that the call waits for, may need it to end.
-    """
-    if device == HOST:
-        begun()
-        yield
-        return
-    hold = IdleCallsHold()
-    try:
-        begun()
-        deadline_ns = time.monotonic_ns() + timeout_ns
-        while not hold.settled(deadline_ns) and time.monotonic_ns() < deadline_ns:
-            pass
-        yield
-    finally:
-        hold.end()
-
-
-@contextmanager
-def carry_out(work: KernelWork, device: str, timeout_ns: int, late: Callable[[], ZerohopError]) -> Iterator[None]:
+def carry_out(
+    works: Sequence[KernelWork], device: str, timeout_ns: int, late: Callable[[], ZerohopError]
+) -> Iterator[None]:
     """Carry out the requests of kernels until the end of the ``with`` block, which waits until all have ended.
 
+    zerohop's calls to a GPU's driver that wait for running kernels are postponed to the end of the block, such as those
+    that free memory or load kernels. While one waits, the driver lets no other call of the process in, and so no copy
+    that the kernels wait for. Calls of other libraries are not postponed.
+
     Args:
-        work: the native part of the queue that they write to.
-        device: where the kernels run.
-        timeout_ns: how long the end of the block waits, in nanoseconds.
-        late: called when that time is up; it returns the error to raise, or raises another one itself.
+        works: the native parts of the queues that kernels write to, as far as this process carries them out.
+        device: where the kernels run; on the host there is nothing to postpone.
+        timeout_ns: how many nanoseconds the end of the block waits, for all queues together. The beginning of the block
+            waits as long for a call to the driver that is under way.
+        late: called when the end of the block has waited that long; it returns the error to raise, or raises another.
 
     Raises:
         ZerohopError: the error of ``late``.
     """
-    looking = False
-
-    def look() -> None:
-        nonlocal looking
-        work.look()
-        looking = True
-
-    try:
-        with kernels_running(device, timeout_ns, look):
-            yield
-    finally:
-        if looking:
-            work.stop_looking()
+    with ExitStack() as looking:
+        hold = None
+        if device != HOST:
+            hold = IdleCallsHold()
+            looking.callback(hold.end)
+        for work in works:
+            work.look()
+            looking.callback(work.stop_looking)
+        # A kernel that runs already, and that the call to the driver waits for, may need this process to end.
+        deadline_ns = time.monotonic_ns() + timeout_ns
+        while hold is not None and not hold.settled(deadline_ns) and time.monotonic_ns() < deadline_ns:
+            pass
+        yield
     deadline_ns = time.monotonic_ns() + timeout_ns
-    while not work.settle(deadline_ns):
-        if time.monotonic_ns() >= deadline_ns:
-            raise late()
+    for work in works:
+        while not work.settle(deadline_ns):
+            if time.monotonic_ns() >= deadline_ns:
+                raise late()

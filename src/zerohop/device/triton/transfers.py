@@ -31,8 +31,11 @@ from zerohop.device.triton.words import (
 
 
 @triton.jit
-def copy(target, source, nbytes, block: tl.constexpr):
-    """Copy bytes between two addresses, which the GPU reaches both; by words where both are aligned to 16."""
+def copy(target, source, nbytes, block: tl.constexpr, is_fresh: tl.constexpr):
+    """Copy bytes between two addresses, which the GPU reaches both; by words where both are aligned to 16.
+
+    ``is_fresh``: do not take bytes from the L1 cache, which may be old ones until the next acquire empties it.
+    """
     at = tl.arange(0, block)
     if (target | source) % 16 == 0:
         # Counted in pieces of 16 bytes, so that the compiler knows that a thread may move two words at once.
@@ -42,17 +45,17 @@ def copy(target, source, nbytes, block: tl.constexpr):
             mask = piece * 2 + at < pieces * 2
             to = tl.multiple_of((target + piece * 16).to(tl.pointer_type(tl.int64)), 16)
             of = tl.multiple_of((source + piece * 16).to(tl.pointer_type(tl.int64)), 16)
-            tl.store(to + at, tl.load(of + at, mask=mask, volatile=True), mask=mask)
+            tl.store(to + at, tl.load(of + at, mask=mask, volatile=is_fresh), mask=mask)
             piece += block // 2
         rest = pieces * 16 + tl.arange(0, 16)
         mask = rest < nbytes
-        value = tl.load(source.to(tl.pointer_type(tl.int8)) + rest, mask=mask, volatile=True)
+        value = tl.load(source.to(tl.pointer_type(tl.int8)) + rest, mask=mask, volatile=is_fresh)
         tl.store(target.to(tl.pointer_type(tl.int8)) + rest, value, mask=mask)
     else:
         done = nbytes * 0
         while done < nbytes:
             mask = done + at < nbytes
-            value = tl.load((source + done).to(tl.pointer_type(tl.int8)) + at, mask=mask, volatile=True)
+            value = tl.load((source + done).to(tl.pointer_type(tl.int8)) + at, mask=mask, volatile=is_fresh)
             tl.store((target + done).to(tl.pointer_type(tl.int8)) + at, value, mask=mask)
             done += block
 
@@ -76,9 +79,9 @@ def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base
         tl.debug_barrier()
         length = nbytes + (mode - PEER)
         if op == GET:
-            copy(local_base + here, base + there, length, block)
+            copy(local_base + here, base + there, length, block, True)
         else:
-            copy(base + there, local_base + here, length, block)
+            copy(base + there, local_base + here, length, block, False)
     elif mode == MLX5:
         status = transfer_by_nic(queue, peer, base, op, there, local, local_base, here, nbytes)
     else:

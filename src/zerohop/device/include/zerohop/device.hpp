@@ -28,11 +28,13 @@ ZEROHOP_DEVICE_FN Word put(const Queue* queue, Word peer_number, Word dst_offset
                            Word nbytes, After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    const bool is_right =
+        platform::work_out_once(detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes));
     if (after.status != kOk) {
         return after.status;
     }
-    if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes)) {
-        return detail::refuse(queue, peer);
+    if (!is_right) {
+        return detail::refuse(queue, peer_number);
     }
     return detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local, src_offset,
                                     nbytes);
@@ -44,11 +46,13 @@ ZEROHOP_DEVICE_FN Word get(const Queue* queue, Word peer_number, Word src_offset
                            Word nbytes, After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    const bool is_right =
+        platform::work_out_once(detail::is_transfer(Op::get, peer, src_offset, local, dst_offset, nbytes));
     if (after.status != kOk) {
         return after.status;
     }
-    if (!detail::is_transfer(Op::get, peer, src_offset, local, dst_offset, nbytes)) {
-        return detail::refuse(queue, peer);
+    if (!is_right) {
+        return detail::refuse(queue, peer_number);
     }
     return detail::transfer<kScope>(queue, Op::get, peer_number, peer, src_offset, local_number, local, dst_offset,
                                     nbytes);
@@ -59,11 +63,12 @@ template <Scope kScope = Scope::block>
 ZEROHOP_DEVICE_FN Word signal(const Queue* queue, Word peer_number, Word offset, Word value, bool add = false,
                               After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
+    const bool is_right = platform::work_out_once(detail::is_word(peer, offset, add ? kRead | kWrite : kWrite));
     if (after.status != kOk) {
         return after.status;
     }
-    if (!detail::is_word(peer, offset, add ? kRead | kWrite : kWrite)) {
-        return detail::refuse(queue, peer);
+    if (!is_right) {
+        return detail::refuse(queue, peer_number);
     }
     return detail::send_signal<kScope>(queue, peer_number, peer, offset, value, add);
 }
@@ -75,12 +80,14 @@ ZEROHOP_DEVICE_FN Word put_signal(const Queue* queue, Word peer_number, Word dst
                                   After after = After()) {
     const Peer peer = detail::peer_of(queue, peer_number);
     const Local local = detail::local_of(queue, local_number);
+    const bool is_right =
+        platform::work_out_once(detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes) &
+                                detail::is_word(peer, signal_offset, add ? kRead | kWrite : kWrite));
     if (after.status != kOk) {
         return after.status;
     }
-    if (!detail::is_transfer(Op::put, peer, dst_offset, local, src_offset, nbytes) ||
-        !detail::is_word(peer, signal_offset, add ? kRead | kWrite : kWrite)) {
-        return detail::refuse(queue, peer);
+    if (!is_right) {
+        return detail::refuse(queue, peer_number);
     }
     const Word status = detail::transfer<kScope>(queue, Op::put, peer_number, peer, dst_offset, local_number, local,
                                                  src_offset, nbytes);
@@ -94,12 +101,14 @@ ZEROHOP_DEVICE_FN Word wait_signal(const Queue* queue, Word local_number, Word o
                                    Word peer_number = kNoPeer, After after = After()) {
     const Local local = detail::local_of(queue, local_number);
     const Peer peer = detail::peer_of(queue, peer_number);
+    const bool is_right = platform::work_out_once((local.rights != 0) & ((local.base + offset) % 8 == 0) &
+                                                  detail::fits(offset, 8, local.nbytes) &
+                                                  (detail::exists(peer) | (peer_number == kNoPeer)));
     if (after.status != kOk) {
         return after.status;
     }
-    if (local.rights == 0 || (local.base + offset) % 8 != 0 || !detail::fits(offset, 8, local.nbytes) ||
-        (!detail::exists(peer) && peer_number != kNoPeer)) {
-        return detail::refuse(queue, Peer{});
+    if (!is_right) {
+        return detail::refuse(queue, kNoPeer);
     }
     Word status = kOk;
     if (platform::is_first<kScope>()) {
@@ -116,7 +125,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word flush(const Queue*
         return after.status;
     }
     if (!detail::exists(peer)) {
-        return detail::refuse(queue, peer);
+        return detail::refuse(queue, peer_number);
     }
     platform::barrier<kScope>();
     Word status = kOk;
@@ -147,7 +156,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
         return after.status;
     }
     if (!detail::exists(peer)) {
-        return detail::refuse(queue, peer);
+        return detail::refuse(queue, peer_number);
     }
     platform::barrier<kScope>();
     Word status = kOk;
@@ -157,8 +166,7 @@ template <Scope kScope = Scope::block> ZEROHOP_DEVICE_FN Word fence(const Queue*
         } else if (peer.mode == kMlx5) {
             status = detail::pair::fence(queue, peer_number);
         } else {
-            const Entry entry = value_entry(Op::fence, peer_number, 0, 0);
-            status = detail::post(queue, peer, &entry, 1).status;
+            status = detail::fifo::fence(queue, peer_number, peer);
         }
     }
     return platform::agree<kScope>(status);
@@ -173,7 +181,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
         return {after.status, 0};
     }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
-        return {detail::refuse(queue, peer), 0};
+        return {detail::refuse(queue, peer_number), 0};
     }
     platform::barrier<kScope>();
     Found found{kOk, 0};
@@ -181,7 +189,7 @@ ZEROHOP_DEVICE_FN Found fetch_add(const Queue* queue, Word peer_number, Word off
         if (peer.mode == kPeer) {
             found.value = platform::fetch_add(peer.base + offset, value);
         } else {
-            found = detail::remote_atomic(queue, peer_number, peer, offset, value, nullptr);
+            found = detail::remote_atomic(queue, Op::fetch_add, peer_number, peer.mode, offset, value, 0);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};
@@ -196,7 +204,7 @@ ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word 
         return {after.status, 0};
     }
     if (!detail::is_word(peer, offset, kRead | kWrite)) {
-        return {detail::refuse(queue, peer), 0};
+        return {detail::refuse(queue, peer_number), 0};
     }
     platform::barrier<kScope>();
     Found found{kOk, 0};
@@ -204,7 +212,7 @@ ZEROHOP_DEVICE_FN Found compare_swap(const Queue* queue, Word peer_number, Word 
         if (peer.mode == kPeer) {
             found.value = platform::compare_swap(peer.base + offset, expected, desired);
         } else {
-            found = detail::remote_atomic(queue, peer_number, peer, offset, desired, &expected);
+            found = detail::remote_atomic(queue, Op::compare_swap, peer_number, peer.mode, offset, desired, expected);
         }
     }
     return {platform::agree<kScope>(found.status), platform::from_first<kScope>(found.value)};

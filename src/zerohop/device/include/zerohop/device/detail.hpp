@@ -1,6 +1,7 @@
-// Declares the parts of the functions for kernels: checks, entries of the FIFO, copies.
+// Declares the parts of the functions for kernels: checks, copies, and which of the ways a call goes.
 #pragma once
 
+#include "zerohop/device/fifo.hpp"
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/pair.hpp"
 #include "zerohop/device/platform.hpp"
@@ -16,15 +17,9 @@ ZEROHOP_DEVICE_FN bool fits(Word offset, Word nbytes, Word limit) { // a negativ
     return (offset <= limit) & (nbytes <= limit - offset);          // without a branch, which would wait for one load
 }
 
-// Has flushes of all peers look at the states.
-ZEROHOP_DEVICE_FN void fail_all(const Queue* queue) {
-    for (Word i = 0; i < queue->peer_count; ++i) {
-        (void)platform::fetch_or_near(queue->peers[i].posted, kFailure);
-    }
-}
-
-// Notes, for the host and for all waits, that a request cannot be right.
-ZEROHOP_DEVICE_FN Word refuse(const Queue* queue, const Peer& peer) {
+// Notes, for the host and for all waits, that a request to a peer cannot be right; kNoPeer: to none.
+ZEROHOP_OUT_OF_LINE Word refuse(const Queue* queue, Word peer_number) {
+    const Peer peer = peer_of(queue, peer_number);
     if (queue->layout == kLayout) {
         platform::store_release(exists(peer) ? peer.state : queue->state, kFailed);
         if (exists(peer)) {
@@ -48,49 +43,6 @@ ZEROHOP_DEVICE_FN bool is_transfer(Op op, const Peer& peer, Word there, const Lo
            ((peer.rights & (put ? kWrite : kRead)) != 0) & ((local.rights & (put ? kRead : kWrite)) != 0);
 }
 
-// --- entries; one thread ---------------------------------------------------------------------------------------------
-
-// `taken`: entries that were taken out, from an earlier look.
-ZEROHOP_DEVICE_FN Word wait_for_room(const Queue* queue, Word index, Word taken) {
-    const Word slots = platform::read_once(&queue->slots);
-    if (index - (taken & ~kPolled) < slots) {
-        return kOk;
-    }
-    // The host takes entries, however many others wait for slots.
-    const Word status = wait_for_count(queue, Peer{}, platform::read_once(&queue->taken),
-                                       platform::read_once(&queue->taken_copy), index - slots + 1, true)
-                            .status;
-    if (status == kTimedOut) {
-        // The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
-        platform::store_release(queue->state, status);
-        fail_all(queue);
-    }
-    return status;
-}
-
-ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) {
-    const Word at =
-        platform::read_once(&queue->fifo) + (index & (platform::read_once(&queue->slots) - 1)) * sizeof(Entry);
-    const Word lap = lap_of(index, platform::read_once(&queue->slots));
-    platform::store_pair(at, entry.first | lap, entry.second | lap);
-}
-
-// `count`: 1 or 2 entries. Gives the index of the last one.
-ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
-    // An entry is counted before it takes an index: flush() waits until as many have ended as were counted, in the
-    // order of indexes. The host sees it after the bytes that it tells of.
-    (void)platform::fetch_add_near(peer.posted, count);
-    platform::fence();
-    const Word index = platform::fetch_add_near(platform::read_once(&queue->head), count);
-    const Word taken =
-        platform::load_acquire(platform::read_once(&queue->taken_copy)); // under way together with the index
-    const Word status = wait_for_room(queue, index + count - 1, taken);
-    for (Word i = 0; i < count && status == kOk; ++i) {
-        write_entry(queue, index + i, entries[i]);
-    }
-    return {status, index + count - 1};
-}
-
 // Waits until all that was posted to a peer has ended.
 ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, Word peer_number, const Peer& peer) {
     if (peer.mode == kMlx5) {
@@ -111,43 +63,25 @@ ZEROHOP_DEVICE_FN Word end_of_posted(const Queue* queue, Word peer_number, const
     return found.status;
 }
 
-ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found posted) {
-    if (posted.status != kOk) {
-        return {posted.status, 0};
-    }
-    // Until it is read the host puts no other result there. That of an earlier entry may still stand there.
-    const Word at = platform::read_once(&queue->results) +
-                    (posted.value & (platform::read_once(&queue->slots) - 1)) * sizeof(Result);
-    const Word status = wait_for(queue, peer, at + sizeof(Word), posted.value + 1, false);
-    if (status != kOk) {
-        return {status, 0};
-    }
-    if (platform::load_acquire(at + sizeof(Word)) != posted.value + 1) {
-        return {kFailed, 0}; // the result was there for longer than the timeout
-    }
-    const Word value = platform::load_acquire(at);
-    platform::store_release(at + sizeof(Word), 0);
-    return {kOk, value};
-}
-
 // --- copies ----------------------------------------------------------------------------------------------------------
 
-template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Word nbytes) {
-    constexpr Word kPiece = sizeof(platform::Piece);
-    constexpr Word kAtOnce = 4; // loads that are under way before the first store waits for one
-    const Word first = platform::rank<kScope>();
-    const Word threads = platform::size<kScope>();
-    Word done = 0;
+// Counts in 32 bits, which takes half the instructions; so `nbytes` is 1 GiB at most.
+template <Scope kScope> ZEROHOP_DEVICE_FN void copy_some(Word target, Word source, unsigned nbytes) {
+    constexpr unsigned kPiece = sizeof(platform::Piece);
+    constexpr unsigned kAtOnce = 4; // loads that are under way before the first store waits for one
+    const unsigned first = platform::rank<kScope>();
+    const unsigned threads = platform::size<kScope>();
+    unsigned done = 0;
     if ((target | source) % kPiece == 0) {
-        const Word step = threads * kPiece;
+        const unsigned step = threads * kPiece;
         done = nbytes / kPiece * kPiece;
-        Word i = first * kPiece;
+        unsigned i = first * kPiece;
         for (; i + (kAtOnce - 1) * step < done; i += kAtOnce * step) {
             platform::Piece held[kAtOnce];
-            for (Word k = 0; k < kAtOnce; ++k) {
+            for (unsigned k = 0; k < kAtOnce; ++k) {
                 held[k] = platform::load_piece(source + i + k * step);
             }
-            for (Word k = 0; k < kAtOnce; ++k) {
+            for (unsigned k = 0; k < kAtOnce; ++k) {
                 platform::store_piece(target + i + k * step, held[k]);
             }
         }
@@ -155,26 +89,30 @@ template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Wo
             platform::store_piece(target + i, platform::load_piece(source + i));
         }
     }
-    for (Word i = done + first; i < nbytes; i += threads) {
+    for (unsigned i = done + first; i < nbytes; i += threads) {
         platform::copy_byte(target + i, source + i);
     }
 }
 
+template <Scope kScope> ZEROHOP_DEVICE_FN void copy(Word target, Word source, Word nbytes) {
+    constexpr Word kMostAtOnce = Word(1) << 30;
+    Word done = 0;
+    do {
+        const Word some = nbytes - done < kMostAtOnce ? nbytes - done : kMostAtOnce;
+        copy_some<kScope>(target + done, source + done, static_cast<unsigned>(some));
+        done += some;
+    } while (done < nbytes);
+}
+
 // Posts an atomic to the NIC or the proxy, and waits for the value from before. is_word() has checked the word.
-// `compare`: null for fetch_add.
-ZEROHOP_DEVICE_FN Found remote_atomic(const Queue* queue, Word peer_number, const Peer& peer, Word offset, Word operand,
-                                      const Word* compare) {
-    if (peer.mode == kMlx5) {
-        const mlx5::Opcode opcode = compare == nullptr ? mlx5::Opcode::fetch_add : mlx5::Opcode::compare_swap;
-        return pair::atomic(queue, peer_number, opcode, offset, operand, compare == nullptr ? 0 : *compare);
+// `expected` counts only for compare_swap.
+ZEROHOP_DEVICE_FN Found remote_atomic(const Queue* queue, Op op, Word peer_number, Word mode, Word offset, Word operand,
+                                      Word expected) {
+    if (mode == kMlx5) {
+        const mlx5::Opcode opcode = op == Op::compare_swap ? mlx5::Opcode::compare_swap : mlx5::Opcode::fetch_add;
+        return pair::atomic(queue, peer_number, opcode, offset, operand, expected);
     }
-    if (compare == nullptr) {
-        const Entry entry = value_entry(Op::fetch_add, peer_number, offset, operand);
-        return result(queue, peer, post(queue, peer, &entry, 1));
-    }
-    const Entry entries[2] = {value_entry(Op::compare, peer_number, offset, *compare),
-                              value_entry(Op::compare_swap, peer_number, offset, operand)};
-    return result(queue, peer, post(queue, peer, entries, 2));
+    return fifo::atomic(queue, op, peer_number, offset, operand, expected);
 }
 
 // Carries out a transfer that is_transfer() has allowed, or posts it.
@@ -189,16 +127,9 @@ ZEROHOP_DEVICE_FN Word transfer(const Queue* queue, Op op, Word peer_number, con
         return kOk;
     }
     Word status = kOk;
-    if (platform::is_first<kScope>() && peer.mode == kMlx5) {
-        status = pair::transfer(queue, op, peer_number, there, local_number, here, nbytes);
-    } else if (platform::is_first<kScope>()) {
-        Word done = 0;
-        do {
-            const Word some = nbytes - done < kMostBytes ? nbytes - done : kMostBytes;
-            const Entry entry = transfer_entry(op, peer_number, there + done, local_number, here + done, some);
-            status = post(queue, peer, &entry, 1).status;
-            done += some;
-        } while (done < nbytes && status == kOk);
+    if (platform::is_first<kScope>()) {
+        status = peer.mode == kMlx5 ? pair::transfer(queue, op, peer_number, there, local_number, here, nbytes)
+                                    : fifo::transfer(queue, op, peer_number, there, local_number, here, nbytes);
     }
     return platform::agree<kScope>(status);
 }
@@ -218,11 +149,9 @@ ZEROHOP_DEVICE_FN Word send_signal(const Queue* queue, Word peer_number, const P
         return kOk;
     }
     Word status = kOk;
-    if (is_first && peer.mode == kMlx5) {
-        status = pair::signal(queue, peer_number, offset, value, add);
-    } else if (is_first) {
-        const Entry entry = value_entry(add ? Op::add : Op::set, peer_number, offset, value);
-        status = post(queue, peer, &entry, 1).status;
+    if (is_first) {
+        status = peer.mode == kMlx5 ? pair::signal(queue, peer_number, offset, value, add)
+                                    : fifo::signal(queue, peer_number, offset, value, add);
     }
     return platform::agree<kScope>(status);
 }

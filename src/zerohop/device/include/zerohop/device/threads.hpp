@@ -12,7 +12,7 @@ enum class Scope { thread, warp, block };
 
 namespace platform {
 
-template <Scope kScope> ZEROHOP_DEVICE_FN Word rank() {
+template <Scope kScope> ZEROHOP_DEVICE_FN unsigned rank() {
 #if defined(ZEROHOP_HOST)
     return 0;
 #else
@@ -29,7 +29,7 @@ template <Scope kScope> ZEROHOP_DEVICE_FN bool is_first() {
 #endif
 }
 
-template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
+template <Scope kScope> ZEROHOP_DEVICE_FN unsigned size() {
 #if defined(ZEROHOP_HOST)
     return 1;
 #else
@@ -41,7 +41,7 @@ template <Scope kScope> ZEROHOP_DEVICE_FN Word size() {
 template <Scope kScope> ZEROHOP_DEVICE_FN bool is_whole() { // no thread is missing: a block's last warp may lack some
 #if !defined(ZEROHOP_HOST)
     if (kScope == Scope::warp) {
-        const unsigned first = static_cast<unsigned>(rank<Scope::block>() - rank<Scope::warp>());
+        const unsigned first = rank<Scope::block>() - rank<Scope::warp>();
         return first + warpSize <= size<Scope::block>();
     }
 #endif
