@@ -92,6 +92,7 @@ def by_torch() -> Callable[[Queue, int, int], int]:
     def send(queue: Queue, nbytes: int, at: int) -> int:
         status = torch.full((1,), 99, dtype=torch.int64, device=DEVICE)
         module.send(queue.pointer, status, nbytes, at)
+        torch.cuda.synchronize()
         return int(status.item())
 
     return send

@@ -202,8 +202,9 @@ def test_a_program_of_asyncio(contexts: tuple[zh.Context, zh.Context]) -> None:
             queue.check()
         return queue
 
+    queue = asyncio.run(open_and_close())
     with pytest.raises(zh.Closed):
-        asyncio.run(open_and_close()).check()
+        queue.check()
 
 
 def test_the_context_closes_first() -> None:

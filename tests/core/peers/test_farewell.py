@@ -34,11 +34,12 @@ def test_the_lanes_end_before_the_farewell_is_handled(
             if link.lost is not None:
                 break
             await asyncio.sleep(0.001)
-        waited.append(link)
+        waited.append(link.lost is not None)
 
     monkeypatch.setattr(session, "wait_while", wait_until_lost)
     back = there._core.connected[here.id]
     there._core.control.call(back.step_failed, zh.PeerLost("enough of it", fix="ask later"))
     eventually(lambda: bool(waited), "no farewell arrives")
+    assert waited == [True]  # before the farewell was handled
     with pytest.raises(zh.PeerLost, match=r"the peer left: 'enough of it'.*ask later"):
         connection.send(b"more").result(PATIENCE_S)

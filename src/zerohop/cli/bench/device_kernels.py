@@ -58,7 +58,7 @@ def ping(queue, out, first, base, rounds, nbytes, how: tl.constexpr, block: tl.c
         if how != PLAIN:
             status = zd.put_signal(queue, 0, _PAYLOAD_AT, 0, 0, nbytes, 0, base + turn, block=block, status=status)
         elif status == 0:
-            copy(target + _PAYLOAD_AT, source, nbytes, block, False)
+            copy(target + _PAYLOAD_AT, source, nbytes, block)
             tl.debug_barrier()
             tl.atomic_xchg(word(target, 0), base + turn, sem="release", scope="sys")
         if (first != 0) & (status == 0):
@@ -83,7 +83,7 @@ def put(queue, out, nbytes, rounds, how: tl.constexpr, block: tl.constexpr):
     while (turn < rounds) & (status == 0):
         turn += 1
         if how == PLAIN:
-            copy(target + _PAYLOAD_AT + begin, source + begin, share, block, False)
+            copy(target + _PAYLOAD_AT + begin, source + begin, share, block)
         else:
             status = zd.put(queue, 0, _PAYLOAD_AT + begin, 0, begin, share, block=block)
     if (how != PLAIN) & (status == 0):

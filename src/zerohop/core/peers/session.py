@@ -92,7 +92,7 @@ class Session:
         self._doorbell: int | None = None
         # Set once the peer's Setup is here, or the conversation has ended.
         self.introduced = asyncio.Event()
-        # What the peer has said as it left, from the moment on when that was read: its lanes may end before.
+        # Set once the peer's goodbye was read. Its lanes may end before that is handled.
         self._farewell: tuple[ZerohopError, Reason] | None = None
         link.session = self
         link.control = channel.protection()
@@ -115,7 +115,7 @@ class Session:
                     close_received(received)
         except ChannelEnded as ended:
             gone = PeerLost(f"the peer is gone: {ended}", peer=self._link.peer)
-            self._fail(self.said() or gone, Reason.STREAM_CLOSED)
+            self._fail(self.lanes.given_up or gone, Reason.STREAM_CLOSED)
         except NativeError as error:
             self._break_off(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
@@ -373,4 +373,7 @@ class Session:
             self._fail(error, reason)
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
+        """Lose the link. If the peer has said why it leaves, that counts."""
+        if self._farewell is not None:
+            error, reason = self._farewell
         lose(self._core, self._link, error, Status.PEER_LOST, reason)

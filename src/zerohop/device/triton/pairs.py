@@ -67,7 +67,7 @@ def _post_atomic(peer_at, opcode, remote, operand, compare, local):
     return _post(peer_at, opcode, 4, ALWAYS_FENCED, remote, big(operand), big(compare), length, big(local))
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_base, here, nbytes):
     """Post a transfer that was found to be allowed; return the status."""
     peer_at = peer_of(queue, peer)
@@ -82,7 +82,7 @@ def transfer_by_nic(queue, peer, base, op: tl.constexpr, there, local, local_bas
     return status
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
     """Set or add to a word behind all that was posted before; return the status."""
     peer_at = peer_of(queue, peer)
@@ -99,7 +99,7 @@ def signal_by_nic(queue, peer, base, offset, value, add: tl.constexpr):
     return status
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def fence_by_nic(queue, peer):
     """Have the NIC begin nothing more until all that was posted before can be seen; return the status."""
     peer_at = peer_of(queue, peer)
@@ -109,7 +109,7 @@ def fence_by_nic(queue, peer):
     return status
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def flush_by_nic(queue, peer):
     """Wait until all that was posted before can be seen, and gets have arrived; return the status."""
     peer_at = peer_of(queue, peer)
@@ -119,7 +119,7 @@ def flush_by_nic(queue, peer):
     return status
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def atomic_by_nic(queue, peer, base, opcode, offset, operand, compare):
     """Change a word after all earlier requests; return the status, and the value from before."""
     peer_at = peer_of(queue, peer)

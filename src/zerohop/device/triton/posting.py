@@ -1,8 +1,4 @@
-"""Posts entries to the FIFO of a Queue, which the host takes out.
-
-Here and elsewhere a function that is not on the way to a peer that kernels reach by themselves is not inlined: it would
-take registers, of which each thread of a program of 16 warps has 64.
-"""
+"""Posts entries to the FIFO of a Queue, which the host takes out."""
 
 from __future__ import annotations
 
@@ -87,7 +83,7 @@ def _claim(queue, peer_at, count: tl.constexpr):
     return status, index, fifo, slots
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def post(queue, peer_at, first, second):
     """Post one entry; return the status and its index."""
     status, index, fifo, slots = _claim(queue, peer_at, 1)
@@ -110,7 +106,7 @@ def post_value(queue, peer, op: tl.constexpr, offset, value):
     return post(queue, peer_of(queue, peer), first, wide & _VALUE)
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def post_pair(queue, peer, offset, wanted, new):
     """Post both entries of a compare_swap, one behind the other; return the status and the index of the second."""
     status, index, fifo, slots = _claim(queue, peer_of(queue, peer), 2)
@@ -122,7 +118,7 @@ def post_pair(queue, peer, offset, wanted, new):
     return status, index
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def result(queue, peer, index):
     """Wait for what an atomic has found; return the status and the value."""
     at = read(queue, RESULTS) + (index & (read(queue, SLOTS) - 1)) * 16

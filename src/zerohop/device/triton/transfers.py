@@ -31,11 +31,8 @@ from zerohop.device.triton.words import (
 
 
 @triton.jit
-def copy(target, source, nbytes, block: tl.constexpr, is_fresh: tl.constexpr):
-    """Copy bytes between two addresses, which the GPU reaches both; by words where both are aligned to 16.
-
-    ``is_fresh``: do not take bytes from the L1 cache, which may be old ones until the next acquire empties it.
-    """
+def copy(target, source, nbytes, block: tl.constexpr):
+    """Copy bytes between two addresses, which the GPU reaches both; by words where both are aligned to 16."""
     at = tl.arange(0, block)
     if (target | source) % 16 == 0:
         # Counted in pieces of 16 bytes, so that the compiler knows that a thread may move two words at once.
@@ -45,17 +42,17 @@ def copy(target, source, nbytes, block: tl.constexpr, is_fresh: tl.constexpr):
             mask = piece * 2 + at < pieces * 2
             to = tl.multiple_of((target + piece * 16).to(tl.pointer_type(tl.int64)), 16)
             of = tl.multiple_of((source + piece * 16).to(tl.pointer_type(tl.int64)), 16)
-            tl.store(to + at, tl.load(of + at, mask=mask, volatile=is_fresh), mask=mask)
+            tl.store(to + at, tl.load(of + at, mask=mask, volatile=True), mask=mask)
             piece += block // 2
         rest = pieces * 16 + tl.arange(0, 16)
         mask = rest < nbytes
-        value = tl.load(source.to(tl.pointer_type(tl.int8)) + rest, mask=mask, volatile=is_fresh)
+        value = tl.load(source.to(tl.pointer_type(tl.int8)) + rest, mask=mask, volatile=True)
         tl.store(target.to(tl.pointer_type(tl.int8)) + rest, value, mask=mask)
     else:
         done = nbytes * 0
         while done < nbytes:
             mask = done + at < nbytes
-            value = tl.load((source + done).to(tl.pointer_type(tl.int8)) + at, mask=mask, volatile=is_fresh)
+            value = tl.load((source + done).to(tl.pointer_type(tl.int8)) + at, mask=mask, volatile=True)
             tl.store((target + done).to(tl.pointer_type(tl.int8)) + at, value, mask=mask)
             done += block
 
@@ -73,17 +70,17 @@ def is_transfer(op: tl.constexpr, there, peer_nbytes, peer_rights, here, local_n
 def transfer(queue, peer, mode, base, op: tl.constexpr, there, local, local_base, here, nbytes, block: tl.constexpr):
     """Carry out a transfer that `is_transfer` has allowed, or post it. ``mode`` and the bases: from the entries."""
     status = as_word(OK)
+    # Lengths depend on the mode, though it changes none: a constant one could leave a loop that never runs, which
+    # Triton's compiler does not take.
     if mode == PEER:
-        # All threads' stores come before the copy, and no constant length leaves a loop that never runs: Triton's
-        # compiler does not take that.
-        tl.debug_barrier()
+        tl.debug_barrier()  # all threads' stores come before the copy
         length = nbytes + (mode - PEER)
         if op == GET:
-            copy(local_base + here, base + there, length, block, True)
+            copy(local_base + here, base + there, length, block)
         else:
-            copy(base + there, local_base + here, length, block, False)
+            copy(base + there, local_base + here, length, block)
     elif mode == MLX5:
-        status = transfer_by_nic(queue, peer, base, op, there, local, local_base, here, nbytes)
+        status = transfer_by_nic(queue, peer, base, op, there, local, local_base, here, nbytes + (mode - MLX5))
     else:
         done = as_word(0)
         begun = tl.full((), 0, tl.int32)

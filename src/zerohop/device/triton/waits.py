@@ -74,7 +74,7 @@ def _reached_or_failed(value, wanted):
     return ((value < 0) | ((value & _COUNT) >= wanted)).to(tl.int32)
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def wait_for_count(queue, peer, host, copy, number, progress_restarts: tl.constexpr):
     """Wait until a counter of the host is ``number`` or more, or carries FAILURE; return the status and the counter.
 

@@ -164,7 +164,7 @@ def load_near(address):
 
 @triton.jit
 def look_together(address):
-    """Read a word that the host changes, as an acquire; all threads get the same value.
+    """Read a word that the host changes; all threads get the same value. Before Triton 3.9 it is no acquire.
 
     One thread reads it: reads of the host's memory follow one another, 0.7 µs apart (H200).
     """
@@ -255,7 +255,7 @@ def fail_peers(queue, first, last):
         first += 1
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def refuse(queue, peer):
     """Note, for the host and for all waits, that a call of a kernel cannot be right; return FAILED."""
     at = read(queue, STATE)

@@ -201,7 +201,7 @@ def _hand_over(work, index):
     return status
 
 
-@triton.jit(noinline=True)
+@triton.jit
 def post(work, posted_at, opcode, segments, flags, remote, remote_key, w4, w5, w6, w7):
     """Post one request; return the status and its index. ``w4`` to ``w7`` are its words behind the remote address.
 

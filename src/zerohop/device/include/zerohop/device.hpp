@@ -10,6 +10,7 @@
 #pragma once
 
 #include "zerohop/device/detail.hpp"
+#include "zerohop/device/fifo.hpp"
 #include "zerohop/device/layout.hpp"
 #include "zerohop/device/platform.hpp"
 #include "zerohop/device/threads.hpp"

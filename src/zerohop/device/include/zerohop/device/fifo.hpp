@@ -79,7 +79,7 @@ ZEROHOP_DEVICE_FN Found result(const Queue* queue, const Peer& peer, Found poste
     return {kOk, value};
 }
 
-// The functions below take indices. Passing an entry by address would force it out of registers in every caller.
+// The functions out of line take indices. Passing an entry by address would force it out of registers in every caller.
 ZEROHOP_OUT_OF_LINE Word transfer(const Queue* queue, Op op, Word peer_number, Word there, Word local_number, Word here,
                                   Word nbytes) {
     const Peer peer = peer_of(queue, peer_number);

@@ -70,8 +70,8 @@ template <typename Record> ZEROHOP_DEVICE_FN Record read_all(const Record* from)
 #endif
 }
 
-// Returns a condition of values that nobody changes. A compiler works it out once for all turns of a loop, and not
-// after each wait.
+// Returns a condition of values that nobody changes. Where the values are those of each turn of a loop, a compiler may
+// work it out ahead of the loop, and not after each wait.
 ZEROHOP_DEVICE_FN bool work_out_once(bool condition) {
 #if defined(ZEROHOP_CUDA)
     unsigned flag = condition ? 1 : 0;
