@@ -4,6 +4,7 @@
 #include "base/descriptor.hpp"
 #include "base/status.hpp"
 
+#include <cerrno>
 #include <cstdint>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -24,6 +25,12 @@ inline void prepare_socket(int fd) {
 inline Reason reason_of_end(int error) {
     const Reason reason = failed_to_make(error).reason;
     return reason == Reason::not_allowed ? reason : Reason::stream_closed;
+}
+
+// Tells whether a send has failed because the peer is gone. What it sent before can still be received: receiving, not
+// sending, tells the end then.
+inline bool is_gone(int error) {
+    return error == EPIPE || error == ECONNRESET;
 }
 
 // Returns how many bytes the peer's host has not acknowledged.

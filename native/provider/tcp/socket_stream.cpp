@@ -29,7 +29,8 @@ SocketStream::SocketStream(Descriptor socket, Watcher& watcher)
 }
 
 size_t SocketStream::send(std::span<const iovec> pieces) {
-    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed) != Reason::none) {
+    if (closed_.load(std::memory_order_relaxed) || cannot_send_.load(std::memory_order_relaxed) ||
+        ended_.load(std::memory_order_relaxed) != Reason::none) {
         return 0;
     }
     msghdr message{};
@@ -40,7 +41,9 @@ size_t SocketStream::send(std::span<const iovec> pieces) {
         return send_copy(pieces);
     }
     if (sent < 0) {
-        if (errno != EAGAIN && errno != EINTR) {
+        if (is_gone(errno)) {
+            cannot_send_.store(true, std::memory_order_relaxed);
+        } else if (errno != EAGAIN && errno != EINTR) {
             ended_.store(reason_of_end(errno), std::memory_order_release);
         }
         return 0;

@@ -34,6 +34,7 @@ private:
     std::atomic<size_t> buffered_{0};
     size_t at_ = 0;
     std::atomic<Reason> ended_{Reason::none};
+    std::atomic<bool> cannot_send_{false};
     std::atomic<bool> closed_{false};
 };
 

@@ -136,7 +136,7 @@ bool TlsStream::pull() {
 
 // Sends what the socket takes of the encrypted bytes.
 void TlsStream::flush() {
-    while (usable() && unsent()) {
+    while (usable() && !cannot_send_ && unsent()) {
         if (out_at_ == out_end_) {
             out_at_ = 0;
             out_end_ = session_.take(out_.data(), out_.size());
@@ -144,7 +144,9 @@ void TlsStream::flush() {
         const ssize_t sent =
             ::send(socket_.get(), out_.data() + out_at_, out_end_ - out_at_, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0) {
-            if (errno != EAGAIN && errno != EINTR) {
+            if (is_gone(errno)) {
+                cannot_send_ = true;
+            } else if (errno != EAGAIN && errno != EINTR) {
                 ended_.store(reason_of_end(errno), std::memory_order_release);
             }
             break;

@@ -53,6 +53,7 @@ private:
     bool wanted_ = false;
     bool watched_ = false;
     bool closed_ = false;
+    bool cannot_send_ = false;
     std::atomic<bool> more_{false}; // decrypted bytes, or some to decrypt, are here already
     std::atomic<Reason> ended_{Reason::none};
 };
