@@ -4,6 +4,7 @@
 #include "bind/indices.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 
@@ -45,20 +46,6 @@ void check_local(const Route& route, uint64_t offset, uint64_t nbytes, bool read
     if (reads && route.local->readonly()) {
         throw nb::value_error("the local memory is read-only");
     }
-}
-
-// Returns to Python the elapsed nanoseconds if the operation ended inline, else the operation.
-nb::object result(const Self& engine, Posted& posted, const Request& request) {
-    switch (posted.what) {
-    case Posted::What::done:
-        return nb::int_(now_ns() - request.started_ns);
-    case Posted::What::posted:
-        return nb::cast(PyOp{engine, std::move(posted.op)});
-    case Posted::What::retry:
-    case Posted::What::failed:
-        raise(posted);
-    }
-    raise(posted);
 }
 
 // `where`: an endpoint, or the number of a route.
@@ -175,21 +162,38 @@ nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t n
     return result(engine, posted, request);
 }
 
-template <Kind kKind>
-nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
-                        uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
+nb::object post_message(const Self& engine, const PyEndpoint& endpoint, Request& request, const PyRegion& region,
+                        uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
     region.check(offset, nbytes);
-    if (kKind == Kind::recv && region.get()->readonly()) {
-        throw nb::value_error("the local memory is read-only");
-    }
-    Request request;
-    request.kind = kKind;
     request.local = region.get();
     request.local_offset = offset;
     request.nbytes = nbytes;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
     return result(engine, posted, request);
+}
+
+nb::object post_send(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
+                     uint64_t nbytes, uint64_t deadline_ns, bool nowait,
+                     const std::optional<std::tuple<uint64_t, uint32_t, uint32_t>>& envelope) {
+    Request request;
+    request.kind = Kind::send;
+    Envelope told;
+    if (envelope) {
+        told = {std::get<0>(*envelope), std::get<1>(*envelope), std::get<2>(*envelope)};
+        request.envelope = &told;
+    }
+    return post_message(engine, endpoint, request, region, offset, nbytes, deadline_ns, nowait);
+}
+
+nb::object post_recv(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
+                     uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
+    if (region.get()->readonly()) {
+        throw nb::value_error("the local memory is read-only");
+    }
+    Request request;
+    request.kind = Kind::recv;
+    return post_message(engine, endpoint, request, region, offset, nbytes, deadline_ns, nowait);
 }
 
 nb::object post_receive(const Self& engine, const PyRegion& region, uint64_t offset, uint64_t nbytes,
@@ -221,6 +225,19 @@ nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t d
 }
 
 } // namespace
+
+nb::object result(const Self& engine, Posted& posted, const Request& request) {
+    switch (posted.what) {
+    case Posted::What::done:
+        return nb::int_(now_ns() - request.started_ns);
+    case Posted::What::posted:
+        return nb::cast(PyOp{engine, std::move(posted.op)});
+    case Posted::What::retry:
+    case Posted::What::failed:
+        raise(posted);
+    }
+    raise(posted);
+}
 
 Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offset, uint64_t remote_offset,
                   uint64_t nbytes, int64_t notify, Request& request, bool nowait) {
@@ -314,12 +331,13 @@ void def_posts(nb::module_& m, nb::class_<Engine>& engine) {
              nb::arg("nowait") = false, nb::arg("nbytes") = 0, nb::arg("message") = nb::none(),
              nb::sig("def post_notify(self, endpoint: Endpoint, notify: int, deadline_ns: int, "
                      "nowait: bool = False, nbytes: int = 0, message: bytes | None = None) -> int | Op"))
-        .def("post_send", &post_message<Kind::send>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
-             nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+        .def("post_send", &post_send, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
+             nb::arg("deadline_ns"), nb::arg("nowait") = false, nb::arg("envelope") = nb::none(),
              nb::sig("def post_send(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
-                     "deadline_ns: int, nowait: bool = False) -> Op"))
-        .def("post_recv", &post_message<Kind::recv>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
-             nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+                     "deadline_ns: int, nowait: bool = False, envelope: tuple[int, int, int] | None = None) "
+                     "-> int | Op"))
+        .def("post_recv", &post_recv, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
+             nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_recv(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
                      "deadline_ns: int, nowait: bool = False) -> Op"))
         .def("post_receive", &post_receive, nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),

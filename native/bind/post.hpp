@@ -16,5 +16,9 @@ namespace zerohop::bind {
                                  uint64_t nbytes, int64_t notify, Request& request, bool nowait);
 
 void def_posts(nb::module_& m, nb::class_<Engine>& engine);
+// Returns to Python the elapsed nanoseconds if the operation ended inline, else the operation. Throws NativeError if it
+// was not posted.
+[[nodiscard]] nb::object result(const std::shared_ptr<Engine>& engine, Posted& posted, const Request& request);
+void def_mailboxes(nb::class_<Engine>& engine);
 
 } // namespace zerohop::bind

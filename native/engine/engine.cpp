@@ -98,6 +98,7 @@ bool Engine::close(uint64_t deadline_ns) {
     });
     operations().finish_all(outcome);
     receives_.drop_ended();
+    mailboxes_.drop_ended();
     notifications_.end_all();
     const bool drained = wait(
         [&] {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/bulk_threads.hpp"
+#include "engine/mailboxes.hpp"
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
 #include "engine/receives.hpp"
@@ -74,6 +75,18 @@ public:
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
     // Posts a receive that the next message of any peer ends, unless a receive of its lane waits for that.
     [[nodiscard]] Posted post_receive(const Request& request);
+    // Posts a receive of a group's tagged messages. The value of one that ends well: value_of() the message's envelope.
+    [[nodiscard]] Posted post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request);
+    // Forgets a member's peer that is lost; see Mailbox::forget_peer().
+    [[nodiscard]] std::vector<uint32_t> forget_member(uint64_t scope, int peer, const std::vector<uint32_t>& more) {
+        return mailboxes_.at(scope)->forget_peer(peer, more);
+    }
+    void open_mailbox(uint64_t scope) { mailboxes_.at(scope)->open(); }
+    // Ends the receives of the group. Its senders are told that nobody will receive their messages.
+    void close_mailbox(uint64_t scope, Outcome outcome);
+    // Ends the receives that need a member of the group, who is lost; see Mailbox::lose().
+    void lose_member(uint64_t scope, uint32_t source, Outcome outcome);
+    void restore_member(uint64_t scope, uint32_t source) { mailboxes_.at(scope)->restore(source); }
     // Has sleepers mind the deadline of an operation that pends.
     void note_pending(uint64_t deadline_ns, uint64_t now);
     // Returns an operation that ends when a stream of the user's has done everything that is queued on it by now.
@@ -120,6 +133,7 @@ public:
     [[nodiscard]] bool anybody_waits() override { return operations().awaited() != 0 || poller_.anybody_waits(); }
     void notify(uint16_t queue, Notification note) override;
     [[nodiscard]] std::optional<PostedRecv> take_receive() override { return receives_.take(); }
+    [[nodiscard]] std::shared_ptr<Mailbox> mailbox(uint64_t scope) override { return mailboxes_.at(scope); }
     void lose_peer(Peer& peer, Outcome outcome) override;
     void lane_failed(const Peer& peer) override;
     void domain_changed(int number) override { events_->push(kDomainChanged | static_cast<uint64_t>(number)); }
@@ -173,6 +187,7 @@ private:
     std::atomic<bool> device_atomics_pending_{false};
     NotificationQueues notifications_;
     Receives receives_;
+    Mailboxes mailboxes_;
     std::shared_ptr<CompletionQueue> events_;
     BulkThreads bulk_threads_;
 

@@ -134,6 +134,47 @@ Posted Engine::post_receive(const Request& request) {
     return {Posted::What::posted, {}, std::move(op)};
 }
 
+Posted Engine::post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request) {
+    if (closed()) {
+        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
+    }
+    Pin<Region> local;
+    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+        return {Posted::What::failed, pinned};
+    }
+    OpRef op = operations().create(request.deadline_ns, request.started_ns);
+    const std::shared_ptr<Mailbox> mailbox = mailboxes_.at(scope);
+    const Mailbox::Posting posting =
+        mailbox->post(wanted, {op, std::move(local), request.local_offset, request.nbytes});
+    if (!posting.failed.ok()) {
+        op->finish(posting.failed, 0, value_of(Envelope{scope, posting.source, 0}));
+    }
+    if (posting.here) {
+        mailbox->place();
+    }
+    for (const auto& lane : posting.lanes) {
+        lane->match_with(mailbox);
+    }
+    note_pending(request.deadline_ns, request.started_ns);
+    if (closed()) { // since the look above; nobody else would end it
+        op->finish({Status::closed, Reason::context_closed});
+        mailboxes_.drop_ended();
+    }
+    posted_.fetch_add(1, std::memory_order_relaxed);
+    return {Posted::What::posted, {}, std::move(op)};
+}
+
+void Engine::close_mailbox(uint64_t scope, Outcome outcome) {
+    const std::shared_ptr<Mailbox> mailbox = mailboxes_.at(scope);
+    for (const auto& lane : mailbox->close(outcome)) {
+        lane->match_with(mailbox);
+    }
+}
+
+void Engine::lose_member(uint64_t scope, uint32_t source, Outcome outcome) {
+    mailboxes_.at(scope)->lose(source, outcome);
+}
+
 void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now) {
     if (posted.what != Posted::What::posted) {
         if (posted.what == Posted::What::done) {

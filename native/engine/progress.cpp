@@ -177,6 +177,7 @@ Left Engine::left(uint64_t now) {
 void Engine::tick(uint64_t now) {
     operations().expire(now);
     receives_.drop_ended();
+    mailboxes_.drop_ended();
     for (const auto& endpoint : endpoints_) {
         contained(endpoint.get(), [&] {
             look_at_peer(*endpoint);

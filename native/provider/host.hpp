@@ -23,6 +23,8 @@
 
 namespace zerohop {
 
+class Mailbox;
+
 class Host : public Watcher {
 public:
     // `ended` is called after each operation that has ended.
@@ -57,6 +59,8 @@ public:
     virtual void notify(uint16_t queue, Notification note) = 0;
     // Takes the oldest receive that any peer's message may end, for a message that is here.
     [[nodiscard]] virtual std::optional<PostedRecv> take_receive() = 0;
+    // Returns the mailbox of a scope; makes one for messages that come before anybody receives there.
+    [[nodiscard]] virtual std::shared_ptr<Mailbox> mailbox(uint64_t scope) = 0;
 
     // Returns ok while the peer lives; else ends everything to it, and returns how it was lost.
     [[nodiscard, gnu::always_inline]] Outcome look_at(Peer& peer) {

@@ -9,6 +9,7 @@
 #include "provider/domain.hpp"
 #include "provider/host.hpp"
 #include "provider/lane.hpp"
+#include "provider/mailbox.hpp"
 #include "provider/request.hpp"
 
 #include <atomic>
@@ -61,6 +62,8 @@ public:
     }
     // Has the poller look for a receive of any peer's if messages wait here; returns whether any do.
     [[nodiscard]] virtual bool match_soon() = 0;
+    // Has the poller end the receives that have found a message of this lane in a mailbox.
+    virtual void match_with(const std::shared_ptr<Mailbox>& mailbox) = 0;
     // True while notifications and answers wait to be sent, which close() drops.
     [[nodiscard]] virtual bool telling() const = 0;
     // Says what is left to do, and when. `attended`: somebody waits for the ends of operations.

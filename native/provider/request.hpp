@@ -48,11 +48,34 @@ struct Route {
 
 enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
 
+// Says to which group a tagged message belongs, and what is known of it before its bytes.
+struct Envelope {
+    uint64_t scope = 0;
+    uint32_t source = 0; // the sender's number in the group
+    uint32_t tag = 0;
+};
+
+// Returns the value of a receive that takes the message.
+constexpr uint64_t value_of(const Envelope& envelope) {
+    return uint64_t{envelope.source} << 32 | envelope.tag;
+}
+
+// Says which messages of a group a receive takes; a negative number: any.
+struct Wanted {
+    int64_t source = -1;
+    int64_t tag = -1;
+
+    [[nodiscard]] bool admits(const Envelope& envelope) const {
+        return (source < 0 || source == envelope.source) && (tag < 0 || tag == envelope.tag);
+    }
+};
+
 struct Request {
     explicit Request(uint64_t started_ns = now_ns()) : started_ns(started_ns) {}
     Kind kind = Kind::write;
-    const Route* route = nullptr;  // of one-sided kinds; lives as long as the call
-    std::shared_ptr<Region> local; // of send and recv
+    const Route* route = nullptr;       // of one-sided kinds; lives as long as the call
+    std::shared_ptr<Region> local;      // of send and recv
+    const Envelope* envelope = nullptr; // of a tagged send; lives as long as the call
     uint64_t local_offset = 0;
     uint64_t remote_offset = 0;
     uint64_t nbytes = 0;                   // with pages, the sum of all

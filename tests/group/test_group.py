@@ -232,7 +232,7 @@ class TestFaults:
             store.values["zerohop//0/1"] = b"nonsense"
             bad, good = group.connect(1), group.connect(2)
             assert good.result(PATIENCE_S).alive
-            with pytest.raises(zh.ProtocolError, match="no URL for rank 1"):
+            with pytest.raises(zh.ProtocolError, match="no entry for rank 1"):
                 bad.result(PATIENCE_S)
 
     def test_a_rank_that_was_started_again(self) -> None:
@@ -241,7 +241,7 @@ class TestFaults:
             zh.Group(1, 2, store).close()
             with pytest.raises(zh.PeerLost):
                 group.connect(1).result(PATIENCE_S)
-            store.values["zerohop//0/1"] = again.url
+            store.values["zerohop//0/1"] = f"{again.url} {1:016x}"
             assert group.connect(1).result(PATIENCE_S).peer == again.id
 
     def test_a_peer_that_is_silent(self) -> None:
@@ -252,7 +252,7 @@ class TestFaults:
             zh.Context(timeout=300) as ctx,
             zh.Group(0, 2, store, ctx=ctx) as group,
         ):
-            store.values["zerohop//0/1"] = f"zerohop://127.0.0.1:{silent.getsockname()[1]}"
+            store.values["zerohop//0/1"] = f"zerohop://127.0.0.1:{silent.getsockname()[1]} {1:016x}"
             with pytest.raises(zh.DeadlineExceeded, match="rank 1: "):
                 group.connect(1, timeout=0.3).result(PATIENCE_S)
 
@@ -272,7 +272,7 @@ class TestFaults:
         store = Values()
         with zh.Group(0, 2, store) as group:
             store.values["zerohop//0/1"] = value
-            with pytest.raises(zh.ProtocolError, match="no URL for rank 1") as caught:
+            with pytest.raises(zh.ProtocolError, match="no entry for rank 1") as caught:
                 group.connect(1).result(PATIENCE_S)
             assert len(str(caught.value)) < 500
 

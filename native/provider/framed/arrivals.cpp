@@ -105,7 +105,7 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
         // Where one side gave up, the other must not take a part of a message for the whole.
         const Outcome given_up{Status::peer_lost, Reason::given_up};
         const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
-                                                outcome.ok() ? arrival.nbytes : 0, static_cast<uint64_t>(peer().id()));
+                                                outcome.ok() ? arrival.nbytes : 0, arrival.value);
         outcome = as_seen_there(outcome);
         if (!taken && outcome.ok()) {
             outcome = given_up;

@@ -65,6 +65,7 @@ bool FramedEndpoint::poll_frames() {
     if (match_wanted_.load(std::memory_order_acquire)) {
         match_wanted_.store(false, std::memory_order_release);
         match();
+        match_mailboxes();
         did = true;
     }
     if (device_work_.load(std::memory_order_relaxed)) {
@@ -198,7 +199,11 @@ void FramedEndpoint::fail(Outcome outcome) {
 }
 
 void FramedEndpoint::close(Outcome outcome) {
-    std::vector<OpRef> ended;
+    for (const auto& [ticket, mailbox] : mailed_) {
+        mailbox->lane_closed(this);
+    }
+    mailed_.clear();
+    std::vector<std::pair<OpRef, uint64_t>> ended; // with their values
     {
         const std::lock_guard lock(lane_);
         if (!is_open()) {
@@ -216,7 +221,7 @@ void FramedEndpoint::close(Outcome outcome) {
             say_goodbye(outcome.reason);
         }
         requests_.each([&](Outstanding& outstanding) {
-            ended.push_back(std::move(outstanding.op));
+            ended.emplace_back(std::move(outstanding.op), 0);
             if (outstanding.sink && !outstanding.sink->settled()) {
                 unsettled_.push_back(std::move(outstanding.sink));
             }
@@ -227,10 +232,11 @@ void FramedEndpoint::close(Outcome outcome) {
             requests_.remove(ticket);
         }
         for (PostedRecv& recv : recvs_) {
-            ended.push_back(std::move(recv.op));
+            ended.emplace_back(std::move(recv.op), 0);
         }
         recvs_.clear();
         sends_.clear();
+        matched_.clear();
     }
     if (stream_) {
         stream_->close(outcome.status == Status::protocol);
@@ -242,12 +248,12 @@ void FramedEndpoint::close(Outcome outcome) {
     arrivals_.clear();
     for (const auto& arrival : ending_) {
         if (arrival->recv) {
-            ended.push_back(std::move(arrival->recv));
+            ended.emplace_back(std::move(arrival->recv), arrival->value);
         }
     }
     settle();
-    for (const OpRef& op : ended) {
-        op->finish(outcome);
+    for (const auto& [op, value] : ended) {
+        op->finish(outcome, 0, value);
     }
 }
 
@@ -281,7 +287,8 @@ bool FramedEndpoint::idle() const {
         return settled_.load(std::memory_order_acquire) || !started();
     }
     const std::lock_guard lock(lane_);
-    return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && arrivals_.empty() && ending_.empty();
+    return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && mailed_.empty() && arrivals_.empty() &&
+           ending_.empty();
 }
 
 uint64_t FramedEndpoint::begin_epoch() {

@@ -35,6 +35,7 @@ public:
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
     bool match_soon() override;
+    void match_with(const std::shared_ptr<Mailbox>& mailbox) override;
     void quiesce() override;
     void return_credit(uint16_t queue) override;
     Backlog backlog(uint64_t now, bool attended) const override;
@@ -185,7 +186,12 @@ private:
     void on_clear_to_send(const FrameHeader& header);
     bool begin_send_data(const FrameHeader& header);
     void match();
-    [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send);
+    void match_mailboxes();
+    void pair_up(const std::shared_ptr<Mailbox>& mailbox);
+    void mail(const FrameHeader& header, ArrivedSend& send);
+    // `value`: of the receive.
+    [[nodiscard]] bool grant_or_end(PostedRecv& recv, ArrivedSend& send, uint64_t value);
+    [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send, uint64_t value);
     void on_withdraw(const FrameHeader& header);
     void drop_ended_messages();
     // target.cpp
@@ -244,7 +250,9 @@ private:
     Requests requests_;
     std::deque<PostedRecv> recvs_;
     std::deque<ArrivedSend> sends_;
-    uint32_t unmatched_sends_ = 0;       // our sends that have no recv yet
+    std::vector<std::shared_ptr<Mailbox>> matched_; // some of this lane's messages there have found a receive
+    std::unordered_map<uint32_t, std::shared_ptr<Mailbox>> mailed_; // poller: messages that wait in one, by ticket
+    uint32_t unmatched_sends_ = 0;                                  // our sends that have no recv yet
     std::atomic<bool> unmatched_{false}; // there may be receives, or such sends; written under the lane's lock
 
     // Notifications of ours that the peer has not said to be taken; those of the peer's that wait here; and those that

@@ -37,6 +37,8 @@ enum class FrameKind : uint8_t {
 
 inline constexpr uint8_t kLast = 1;    // the last piece of its operation
 inline constexpr uint8_t kNotify = 2;  // `notify` holds a value for the target
+inline constexpr uint8_t kTagged = 8;  // a send of a group: share_index and share_generation are its scope, notify the
+                                       // sender's number, page_bytes the tag
 inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of it is to be announced
 
 // One cache line.

@@ -56,17 +56,11 @@ struct Arrival {
     FrameHeader last{};
     // Messages.
     OpRef recv;
+    uint64_t value = 0; // of the recv
     Extents extents;
     uint64_t nbytes = 0;
     Pieces pieces;
     std::vector<std::byte> eager; // bytes that came before the recv, for device memory
-};
-
-struct ArrivedSend {
-    uint32_t ticket = 0;
-    uint64_t nbytes = 0;
-    bool eager = false;
-    std::vector<std::byte> bytes;
 };
 
 } // namespace zerohop::framed

@@ -10,6 +10,12 @@
 
 namespace zerohop::framed {
 
+namespace {
+
+constexpr Outcome kGivenUp{Status::peer_lost, Reason::given_up};
+
+} // namespace
+
 Posted FramedEndpoint::post_send(const Request& request) {
     Pin<Region> local;
     if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
@@ -29,7 +35,15 @@ Posted FramedEndpoint::post_send(const Request& request) {
     outstanding.local = std::move(local);
     SmallFrame frame;
     frame.header = {.kind = FrameKind::send, .ticket = outstanding.ticket, .arg = request.nbytes};
-    if (outstanding.local->is_host() && request.nbytes <= kEagerBytes) {
+    if (request.envelope != nullptr) {
+        frame.header.flags |= kTagged;
+        frame.header.share_index = static_cast<uint32_t>(request.envelope->scope);
+        frame.header.share_generation = static_cast<uint32_t>(request.envelope->scope >> 32);
+        frame.header.notify = request.envelope->source;
+        frame.header.page_bytes = request.envelope->tag;
+    }
+    const bool is_eager = outstanding.local->is_host() && request.nbytes <= kEagerBytes;
+    if (is_eager) {
         frame.header.payload = static_cast<uint32_t>(request.nbytes);
         // The larger ones are copied, too, so that all messages stand in one line and none overtakes another.
         void* copy = frame.bytes.data();
@@ -45,6 +59,12 @@ Posted FramedEndpoint::post_send(const Request& request) {
     queue(outstanding, posted, [&] { outbound_.push(std::move(frame)); });
     outstanding.unmatched = true;
     ++unmatched_sends_;
+    if (request.envelope != nullptr && is_eager) {
+        // The receiver has room for it, so that the sender need not wait until somebody receives it.
+        requests_.buffer(outstanding);
+        posted.op->finish({}, request.nbytes);
+        posted = {};
+    }
     pump(kSliceBytes);
     return posted;
 }
@@ -68,7 +88,7 @@ Posted FramedEndpoint::post_recv(const Request& request) {
 }
 
 void FramedEndpoint::on_send(const FrameHeader& header) {
-    if (sends_.size() >= kMaxUnmatched) {
+    if (sends_.size() + mailed_.size() >= kMaxUnmatched) {
         return fail({Status::protocol, Reason::malformed});
     }
     ArrivedSend send;
@@ -76,11 +96,84 @@ void FramedEndpoint::on_send(const FrameHeader& header) {
     send.nbytes = header.arg;
     send.eager = header.payload == header.arg && header.arg <= kEagerBytes;
     send.bytes.swap(in_.eager);
+    if (header.has(kTagged)) {
+        return mail(header, send);
+    }
     {
         const std::lock_guard lock(lane_);
         sends_.push_back(std::move(send));
     }
     match();
+}
+
+// Keeps a tagged message in its mailbox, and pairs it with a receive if one waits for it.
+void FramedEndpoint::mail(const FrameHeader& header, ArrivedSend& send) {
+    const Envelope envelope{header.share_index | uint64_t{header.share_generation} << 32, header.notify,
+                            header.page_bytes};
+    const std::shared_ptr<Mailbox> mailbox = host_.mailbox(envelope.scope);
+    const uint32_t ticket = send.ticket;
+    // A peer may neither use one ticket for two messages nor claim numbers without end.
+    if (!mailed_.try_emplace(ticket, mailbox).second || !mailbox->note_member(peer().id(), envelope.source)) {
+        return fail({Status::protocol, Reason::malformed});
+    }
+    if (!mailbox->keep(envelope, shared_from_this(), send)) {
+        mailed_.erase(ticket);
+        return answer(ticket, kGivenUp);
+    }
+    pair_up(mailbox);
+}
+
+bool FramedEndpoint::grant_or_end(PostedRecv& recv, ArrivedSend& send, uint64_t value) {
+    try {
+        return grant(recv, send, value);
+    } catch (const std::bad_alloc&) { // the lane will not find it any more
+        recv.op->finish(kLaneOutOfMemory, 0, value);
+        throw;
+    }
+}
+
+void FramedEndpoint::match_with(const std::shared_ptr<Mailbox>& mailbox) {
+    {
+        const std::lock_guard lock(lane_);
+        if (std::ranges::find(matched_, mailbox) == matched_.end()) {
+            matched_.push_back(mailbox);
+        }
+        match_wanted_.store(true, std::memory_order_release);
+    }
+    watcher_.kick();
+}
+
+void FramedEndpoint::match_mailboxes() {
+    std::vector<std::shared_ptr<Mailbox>> matched;
+    {
+        const std::lock_guard lock(lane_);
+        matched.swap(matched_);
+    }
+    for (const auto& mailbox : matched) {
+        pair_up(mailbox);
+    }
+}
+
+// Ends the receives whose messages are this lane's.
+void FramedEndpoint::pair_up(const std::shared_ptr<Mailbox>& mailbox) {
+    Mailbox::Lanes others;
+    while (std::optional<Mailbox::Pair> pair = mailbox->take(this, others)) {
+        Mailbox::Kept& kept = *pair->kept;
+        const uint32_t ticket = kept.send.ticket;
+        bool taken = true;
+        if (pair->recv.op) {
+            taken = grant_or_end(pair->recv, kept.send, value_of(kept.envelope));
+        } else {
+            answer(ticket, kGivenUp);
+        }
+        if (taken) {
+            mailed_.erase(ticket);
+        }
+        mailbox->decide(pair->kept, taken);
+    }
+    for (const auto& lane : others) {
+        lane->match_with(mailbox);
+    }
 }
 
 void FramedEndpoint::match() {
@@ -106,14 +199,7 @@ void FramedEndpoint::match() {
             send = std::move(sends_.front());
             sends_.pop_front();
         }
-        bool granted = false;
-        try {
-            granted = grant(recv, send);
-        } catch (const std::bad_alloc&) { // the lane will not find it any more
-            recv.op->finish(kLaneOutOfMemory);
-            throw;
-        }
-        if (!granted) {
+        if (!grant_or_end(recv, send, static_cast<uint64_t>(peer().id()))) {
             const std::lock_guard lock(lane_);
             sends_.push_front(std::move(send));
         }
@@ -128,9 +214,8 @@ bool FramedEndpoint::match_soon() {
     return !sends_.empty();
 }
 
-// Returns false if the recv has just ended: the message is for the next recv. The value of one that ends well is the
-// peer's id.
-bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
+// Returns false if the recv has just ended: the message is for the next recv.
+bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send, uint64_t value) {
     if (const bool moved = recv.local->moved(); moved || send.nbytes > recv.nbytes) {
         const Outcome refused = moved ? kLocalMoved : Outcome{Status::protocol, Reason::truncated};
         recv.local.reset();
@@ -140,24 +225,20 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
         answer(send.ticket, as_seen_there(refused));
         return true;
     }
-    const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
-        const Gone gone = copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
-        const Outcome outcome = gone != Gone::nothing ? kLocalMemoryGone
-                                : recv.local->moved() ? kLocalMoved
-                                                      : Outcome{};
-        recv.local.reset();
-        if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0, static_cast<uint64_t>(peer().id()))) {
+        const std::optional<Outcome> outcome = finish_eager(recv, send, value);
+        if (!outcome) {
             return false;
         }
-        answer(send.ticket, as_seen_there(outcome));
+        answer(send.ticket, as_seen_there(*outcome));
         return true;
     }
     auto arrival = std::make_shared<Arrival>();
     arrival->ticket = send.ticket;
     arrival->recv = recv.op;
+    arrival->value = value;
     arrival->nbytes = send.nbytes;
-    arrival->extents = Extents(base, send.nbytes);
+    arrival->extents = Extents(recv.local->address() + recv.offset, send.nbytes);
     arrival->eager = std::move(send.bytes);
     if (!recv.local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
@@ -192,7 +273,7 @@ void FramedEndpoint::drop_ended_messages() {
     }
     bool any = false;
     requests_.each([&](Outstanding& outstanding) {
-        if (outstanding.unmatched && !outstanding.withdrawn && outstanding.op->done()) {
+        if (outstanding.unmatched && !outstanding.buffered && !outstanding.withdrawn && outstanding.op->done()) {
             outstanding.withdrawn = true;
             push_small({.kind = FrameKind::withdraw, .ticket = outstanding.ticket});
             any = true;
@@ -209,6 +290,12 @@ void FramedEndpoint::on_withdraw(const FrameHeader& header) {
         const std::lock_guard lock(lane_);
         forgotten = std::erase_if(sends_, [&](const ArrivedSend& send) { return send.ticket == header.ticket; });
     }
+    if (const auto mailed = mailed_.find(header.ticket); mailed != mailed_.end()) {
+        if (mailed->second->withdraw(this, header.ticket)) {
+            mailed_.erase(mailed);
+            forgotten = 1;
+        }
+    }
     // Otherwise a recv has taken it, and an answer or clear_to_send is on the way.
     if (forgotten != 0) {
         answer(header.ticket, {Status::cancelled, Reason::user});
@@ -219,7 +306,7 @@ void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
     host_.wake_waiters(); // a sender may wait for room
     const std::lock_guard lock(lane_);
     Outstanding* outstanding = requests_.find(header.ticket);
-    if (outstanding == nullptr || outstanding->kind != Kind::send || !outstanding->unmatched) {
+    if (outstanding == nullptr || outstanding->kind != Kind::send || !outstanding->unmatched || outstanding->buffered) {
         return fail({Status::protocol, Reason::malformed});
     }
     outstanding->unmatched = false;

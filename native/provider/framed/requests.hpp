@@ -36,6 +36,7 @@ struct Outstanding {
     uint64_t value = 0;
     uint32_t answers_due = 1;     // page lists are read with several requests
     bool unmatched = false;       // a send whose recv is not there yet
+    bool buffered = false;        // it has ended for the sender, while its bytes wait at the receiver
     bool withdrawn = false;       // it ended unmatched, and the peer was told
     int64_t notify = -1;          // a credit was taken for it, which the peer returns only for what it delivers
     bool announced_later = false; // by a frame of its own once the request has ended
@@ -140,10 +141,19 @@ public:
     void remove(uint32_t ticket) {
         Outstanding& outstanding = table_[ticket & 0xffff];
         const uint64_t epoch = outstanding.epoch;
+        const bool counted = !outstanding.buffered;
         outstanding = Outstanding{};
         outstanding.ticket = ticket + 0x10000;
         free_.push_back(ticket & 0xffff);
-        epochs.end(epoch);
+        if (counted) {
+            epochs.end(epoch);
+        }
+    }
+    // Lets go of a send whose bytes are queued. It keeps its slot until the receiver has taken it, and no flush waits.
+    void buffer(Outstanding& outstanding) {
+        outstanding.buffered = true;
+        outstanding.local.reset();
+        epochs.end(outstanding.epoch);
     }
     [[nodiscard]] size_t size() const { return kWindow - free_.size(); }
     template <class F> void each(F&& f) {

@@ -47,8 +47,9 @@ from zerohop.core.runtime.kernel_work import KernelWork, carry_out
 from zerohop.core.runtime.native_operation import InFlight, begun
 from zerohop.core.runtime.operation import Failed, Finished, Operation
 from zerohop.core.runtime.streams import Stream
-from zerohop.core.transfers.connection import Connection
+from zerohop.core.transfers.connection import Connection, send_to_mailbox
 from zerohop.core.transfers.context_transfers import core_of
+from zerohop.core.transfers.mailbox import Mailbox
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.message_lane import until_lane as until_messages
 from zerohop.core.transfers.notification import Notification, NotificationWait
@@ -79,6 +80,7 @@ __all__ = [
     "KernelWork",
     "Link",
     "Local",
+    "Mailbox",
     "Memory",
     "NotCopyable",
     "Notification",
@@ -112,6 +114,7 @@ __all__ = [
     "region_of",
     "seconds_of",
     "send",
+    "send_to_mailbox",
     "start_of",
     "transfer",
     "transfer_many",

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from zerohop._native import Reason, Status
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Face, OperationGroup, seconds_of
-from zerohop.errors import Closed, PeerLost, ZerohopError
+from zerohop.core.face import Face, Mailbox, OperationGroup, seconds_of, send_to_mailbox
+from zerohop.errors import Closed
 from zerohop.group.launchers import launch_of_process
+from zerohop.group.messages import MOST_TAG, GroupReceive
 from zerohop.group.stores import Exchanged, Store, folder_store
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.core.face import Connection, Context, Operation
+    from zerohop.core.face import Connection, Context, Link, Local, Operation
+    from zerohop.errors import ZerohopError
+    from zerohop.group.messages import Message
 
 # Seconds in which a launcher's store must answer.
 _STORE_S: Final = 60.0
@@ -87,25 +90,31 @@ class Group(Face):
         self.name = name
         prefix = _prefix(name)
         self.launcher = "store"
-        self._connections: dict[int, Connection] = {}
         allgather = _allgather_of(store, self.rank, self.size)
         found = Exchanged({}) if allgather else _store_of(store)
         super().__init__(ctx, settings, timeout)
         try:
             # It needs asyncio, which comes with the first Context.
-            from zerohop.group.roll import Roll
+            from zerohop.group.members import Members
+            from zerohop.group.roll import Entry, Roll
 
-            url = self.context.url
+            self._mailbox = Mailbox(self._core)
+            entry = Entry(self.context.url, self._mailbox.number)
             self._operations = OperationGroup(self._core)
             counts = _counts_of(found)
             number = counts.get((name, self.rank), 0)
-            self._roll = Roll(found, f"{prefix}/{number}")
+            roll = Roll(found, f"{prefix}/{number}")
+            # Members must not keep this object alive, whose destructor ends it.
+            in_thread = weakref.WeakMethod(self._in_thread)
+            self._members = Members(self.context, roll, self._mailbox, self.rank, in_thread)
             # The URLs are exchanged last: an error of one rank before that would leave the others waiting.
-            for rank, each in enumerate(allgather(url)) if allgather else ((self.rank, url),):
-                self._roll.enter(rank, each)
+            for rank, each in enumerate(allgather(str(entry))) if allgather else ((self.rank, str(entry)),):
+                roll.enter(rank, Entry.parse(each))
             counts[name, self.rank] = number + 1
             self._join_context()
         except BaseException:
+            if hasattr(self, "_mailbox"):
+                self._mailbox.close()
             self._close_context()
             raise
 
@@ -152,27 +161,88 @@ class Group(Face):
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
         self._check()
         deadline_ns = self._deadline(timeout)
-        known = self._connections.get(rank)
-        if known is not None and known.alive:
+        known = self._members.known(rank)
+        if known is not None:
             return self._finished("connect", known)
 
-        async def work() -> Connection:
-            try:
-                url = await self._roll.url_of(rank, deadline_ns, self._in_thread)
-                left_s = max(0.0, self._roll.left_s(deadline_ns))
-                connection: Connection = await self.context.connect(url, timeout=left_s)
-            except ZerohopError as error:
-                if isinstance(error, PeerLost):
-                    self._roll.forget(rank)
-                if error.reason.startswith(f"rank {rank} "):
-                    raise
-                raise replace(error, reason=f"rank {rank}: {error.reason}") from None
-            self._connections[rank] = connection
-            return connection
-
-        operation = self._defer("connect", deadline_ns, work)
+        operation = self._defer("connect", deadline_ns, functools.partial(self._members.reach, rank, deadline_ns))
         self._operations.note(operation)
         return operation
+
+    def send(self, source: Local, rank: int, *, tag: int = 0, timeout: float | None = None) -> Operation[int]:
+        """Send a message to a rank, which ``recv`` there takes; value: bytes sent.
+
+        Done means that the source may be reused. A message of host memory of up to 8 KiB is then on its way, or waits
+        at the receiver; a longer one, and one of GPU memory, has been received. Of two messages of one rank to another
+        that a receive could take, it takes the earlier one. The first message connects. 256 messages between two
+        Contexts may wait to be received; then a call waits for room, or on an event loop its Operation does.
+
+        Args:
+            source: a Memory, a View, or any object that ``Context.register`` takes, of the host or a GPU, of 0 bytes or
+                more. A registered Memory is used as it is.
+            rank: the number of the receiver, which may be this rank.
+            tag: an int of 32 bits that the receiver can select by.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: PeerLost, also if the receiver closes its Group
+            before it receives the message; DeadlineExceeded: it has not arrived, or not received; ProtocolError: the
+            message is longer than the memory of the receive; others as of ``Connection.send``.
+        """
+        rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
+        tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
+        self._check()
+        view = self._view(source)
+        members = self._members
+        connection = members.ready(rank)
+        if connection is not None:
+            return send_to_mailbox(connection, view, members.envelope(rank, tag), self._timeout_of(timeout))
+        deadline_ns = self._deadline(timeout)
+        end = members.queue(rank)
+        work = functools.partial(members.send_queued, view, rank, tag, deadline_ns, end)
+        try:
+            operation = self._defer("send", deadline_ns, work, nbytes=view.nbytes, keep=view, at_end=end)
+        except BaseException:
+            end()
+            raise
+        self._operations.note(operation)
+        return operation
+
+    def recv(
+        self, into: Local, source: int | None = None, *, tag: int | None = None, timeout: float | None = None
+    ) -> Operation[Message]:
+        """Receive a message of this Group; value: a Message, which says its source, tag and length.
+
+        A message goes to the oldest receive that admits it, and a receive takes the oldest message that it admits. What
+        has arrived stays when its sender is gone. Waiting takes no time of a processor.
+
+        Args:
+            into: a Memory, a View, or any object that ``Context.register`` takes, of the host or a GPU, with room for
+                the message.
+            source: the rank that it is from; None: any.
+            tag: its tag; None: any.
+            timeout: seconds; None: none, it waits until a message comes or the rank is gone.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: PeerLost, whose text names the rank: its process
+            has ended or its Context is closed, and there is no message of it, or it has given up a message that was
+            being received; a receive from any rank ends so once for each rank that is lost. DeadlineExceeded;
+            ProtocolError: the message is longer than ``into``; Closed: the Group is closed.
+        """
+        if source is not None:
+            source = check_int("source", as_int("source", source), 0, self.size - 1)
+        if tag is not None:
+            tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
+        self._check()
+        deadline_ns = 0 if timeout is None else self._deadline(timeout)
+        operation = self._mailbox.receive(GroupReceive(source, self._members.losses), into, source, tag, deadline_ns)
+        if source is not None and self._members.wants_watch(source):
+            self._operations.note(self._defer("connect", 0, functools.partial(self._members.watch, source)))
+        return operation
+
+    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
+        """End what waits for a rank that is lost. On the control thread."""
+        self._members.peer_lost(link, error)
 
     def close(self, timeout: float = 5.0) -> None:
         """Leave the group: every later call raises Closed. Closes the Context if this Group has opened it. Idempotent.
@@ -189,7 +259,7 @@ class Group(Face):
 
     def __del__(self) -> None:
         # If __init__ failed, there is nothing to end.
-        if hasattr(self, "_roll") and not self._core.forked:
+        if hasattr(self, "_members") and not self._core.forked:
             self._end_once(self._leave)
             self._drop_context()
 
@@ -202,6 +272,7 @@ class Group(Face):
         if self._core.forked:
             self._operations.abandon(error)
         else:
+            self._mailbox.close()
             self._operations.end(error, Status.CLOSED, Reason.OWNER_CLOSED)
             self._operations.close()
         self._leave_context()

@@ -1,4 +1,4 @@
-"""Calls the roll of a Group: each rank writes the URL of its Context into the store, and others look for it there.
+"""Calls the roll of a Group: each rank writes into the store how it is reached, and others look for it there.
 
 A rank writes one key and reads the keys of the ranks that it uses, so that starting takes no longer in a large group.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import string
 import time
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from zerohop.core.face import parse_url
-from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ProtocolError
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -33,6 +34,31 @@ _LONGEST_LOOK_S: Final = 0.1
 _MARGIN_S: Final = 0.02
 _LEAST_S: Final = 0.005
 _MAX_URL: Final = 4096
+_DIGITS: Final = 16  # of the number of a mailbox
+
+
+class Entry(NamedTuple):
+    """Says how a rank is reached.
+
+    Attributes:
+        url: address of its Context.
+        mailbox: the number of its mailbox.
+    """
+
+    url: str
+    mailbox: int
+
+    def __str__(self) -> str:
+        return f"{self.url} {self.mailbox:016x}"
+
+    @staticmethod
+    def parse(text: str) -> Entry:
+        """Return the entry of a text that ``str`` has made; raise ValueError for another one."""
+        url, _, mailbox = text.partition(" ")
+        parse_url(url)
+        if len(mailbox) != _DIGITS or not set(mailbox) <= set(string.hexdigits):
+            raise ValueError("no number of a mailbox")
+        return Entry(url, int(mailbox, 16))
 
 
 class InThread(Protocol):
@@ -48,7 +74,7 @@ class Roll:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
-        self.found: dict[int, str] = {}
+        self.found: dict[int, Entry] = {}
         # Errors are the store's last ones, of ranks that are not found. Times say when it was asked for each rank.
         self._errors: dict[int, ZerohopError] = {}
         self._asked: dict[int, float] = {}
@@ -57,15 +83,15 @@ class Roll:
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
 
-    def enter(self, rank: int, url: str) -> None:
-        """Write this rank's URL into the store. This may take as long as the store does.
+    def enter(self, rank: int, entry: Entry) -> None:
+        """Write a rank's entry into the store. This may take as long as the store does.
 
         Raises:
             ValueError: the store has this rank of such a group already.
             PeerLost: the store refuses.
         """
         try:
-            self._store.set(self._key(rank), url.encode())
+            self._store.set(self._key(rank), str(entry).encode())
         except FileExistsError:
             raise ValueError(
                 f"the store has rank {rank} of such a group already. Fix: give each run a store of its own, such as an "
@@ -75,19 +101,20 @@ class Roll:
             raise PeerLost(
                 f"the store refuses: {_told(error)}", fix="see that all ranks reach it", operation="group"
             ) from error
-        self.found[rank] = url
+        self.found[rank] = entry
 
     def forget(self, rank: int) -> None:
         """Look for a rank anew the next time: it may have been started again."""
         self.found.pop(rank, None)
 
-    async def url_of(self, rank: int, deadline_ns: int, in_thread: InThread) -> str:
-        """Return the URL of a rank, and wait until it is there.
+    async def entry_of(self, rank: int, deadline_ns: int, in_thread: Callable[[], InThread | None]) -> Entry:
+        """Return the entry of a rank, and wait until it is there. ``in_thread()`` is None once the Group is gone.
 
         Raises:
+            Closed: the Group is gone.
             DeadlineExceeded: the deadline, on the monotonic clock, is about to pass; the error names the rank.
             PeerLost: the store fails.
-            ProtocolError: what is there is no URL of a Context.
+            ProtocolError: what is there is no entry.
         """
         self._wanted[rank] += 1
         self._errors.pop(rank, None)
@@ -124,7 +151,7 @@ class Roll:
             said, fix = f"the store has not answered about rank {rank}", "allow more time with timeout="
         return DeadlineExceeded(said, fix=fix, operation="connect")
 
-    def _look_soon(self, in_thread: InThread) -> asyncio.Task[None]:
+    def _look_soon(self, in_thread: Callable[[], InThread | None]) -> asyncio.Task[None]:
         """Return the look that is under way, or the next one, for all ranks that are wanted when it begins."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look_once(in_thread))
@@ -132,11 +159,14 @@ class Roll:
             self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._looking
 
-    async def _look_once(self, in_thread: InThread) -> None:
+    async def _look_once(self, in_thread: Callable[[], InThread | None]) -> None:
         await asyncio.sleep(max(0.0, self._looked_at + _PAUSE_S - time.monotonic()))
         # Those that have waited longest for an answer, or have had none, go first.
         ranks = sorted(self._wanted, key=lambda rank: self._asked.get(rank, -math.inf))
-        await in_thread(self._look, ranks)
+        call = in_thread()
+        if call is None:
+            raise Closed("this Group is gone", fix="keep it while it is used")
+        await call(self._look, ranks)
         self._looked_at = time.monotonic()
 
     def _look(self, ranks: list[int]) -> None:
@@ -179,17 +209,16 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(str(error))}"
 
 
-def _checked(rank: int, value: object) -> str:
-    """Return the URL that a store has for a rank; raise ProtocolError if it is none."""
+def _checked(rank: int, value: object) -> Entry:
+    """Return the entry that a store has for a rank; raise ProtocolError if it is none."""
     try:
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = bytes(value[:_MAX_URL]).decode(errors="replace")
         if not isinstance(value, str):
             raise ValueError(f"a value of type {type(value).__name__}")  # noqa: TRY004, TRY301 - the next lines make one error of it and of a bad URL
-        parse_url(value[:_MAX_URL])
+        return Entry.parse(value[:_MAX_URL])
     except ValueError as error:
         raise ProtocolError(
-            f"malformed: the store has no URL for rank {rank}: {shown(str(error))}",
+            f"malformed: the store has no entry for rank {rank}: {shown(str(error))}",
             fix="let no other program write below the group's keys",
         ) from None
-    return value

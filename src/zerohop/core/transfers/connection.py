@@ -94,15 +94,24 @@ class Connection(Closeable, NotCopyable):
         """Send like ``send``, but post nothing and raise WouldBlock if the lane is full."""
         return self._send(source, timeout, nowait=True)
 
-    def _send(self, source: Memory | View | Any, timeout: float | None, *, nowait: bool) -> Operation[int]:
+    def _send(
+        self,
+        source: Memory | View | Any,
+        timeout: float | None,
+        *,
+        nowait: bool,
+        envelope: tuple[int, int, int] | None = None,
+    ) -> Operation[int]:
         core, link = self._core, self._link
         view = view_of(core, source)
         if layout_of(view) not in IN_ORDER:  # no call: each message waits for this
             raise without_order()
         deadline = core.deadline(timeout)
 
-        def post(nowait: bool) -> Op:
-            return core.engine.post_send(link.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait)
+        def post(nowait: bool) -> int | Op:
+            return core.engine.post_send(
+                link.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait, envelope
+            )
 
         return post_message(core, link, "send", view, deadline, post, NBYTES, nowait=nowait, room=SENT)
 
@@ -119,7 +128,7 @@ class Connection(Closeable, NotCopyable):
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
         """
         core, link = self._core, self._link
-        view = _room_for_message(core, into)
+        view = room_for_message(core, into)
         deadline = 0 if timeout is None else core.deadline(timeout)
         # A Context that talks to itself sends at one end and receives at the other.
         source = link if link.partner is None else link.partner
@@ -209,6 +218,17 @@ class Connection(Closeable, NotCopyable):
         return f"<Connection to {self._link.label} over {self.provider or 'nothing yet'}, {state}>"
 
 
+def send_to_mailbox(
+    connection: Connection, source: Memory | View | Any, envelope: tuple[int, int, int], timeout: float | None
+) -> Operation[int]:
+    """Send a message to a mailbox of the peer; ``envelope``: its number, the sender's number, and the tag.
+
+    Done means that the source may be reused: a message of up to 8 KiB of host memory may still wait at the peer.
+    Errors as of ``Connection.send``.
+    """
+    return connection._send(source, timeout, nowait=False, envelope=envelope)
+
+
 class Received(NamedTuple):
     """Describes a message that ``Context.recv`` has received.
 
@@ -239,7 +259,7 @@ class _Receive(InFlight[Received]):
 
 def receive(core: Core, into: Memory | View | Any, timeout: float | None) -> Operation[Received]:
     """Do Context.recv."""
-    view = _room_for_message(core, into)
+    view = room_for_message(core, into)
     deadline = 0 if timeout is None else core.deadline(timeout)
     core.check_open()
     try:
@@ -250,7 +270,7 @@ def receive(core: Core, into: Memory | View | Any, timeout: float | None) -> Ope
     return begun(_Receive(), core, "recv", view.nbytes, posted, view)
 
 
-def _room_for_message(core: Core, into: Memory | View | Any) -> Memory | View:
+def room_for_message(core: Core, into: Memory | View | Any) -> Memory | View:
     """Return the memory that a message goes into; raise ValueError if it cannot."""
     view = view_of(core, into)
     if view.readonly:

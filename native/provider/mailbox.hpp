@@ -1,0 +1,116 @@
+// Matches tagged messages with receives: by the number of the sender and by a tag, or by any of both.
+//
+// A message goes to the oldest receive that admits it, and a receive takes the oldest message that it admits. Any
+// thread posts receives, which wait here, and the poller pairs them with the messages of each lane: so nothing can end
+// a receive and let a later message overtake the one that it was meant for. Small messages of lanes that have closed
+// are paired by the thread that posts a receive for them.
+#pragma once
+
+#include "provider/request.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace zerohop {
+
+// A message whose header has come.
+struct ArrivedSend {
+    uint32_t ticket = 0;
+    uint64_t nbytes = 0;
+    bool eager = false; // its bytes have come, too
+    std::vector<std::byte> bytes;
+};
+
+// Ends a receive by an eager message that fits, for memory of the host. Returns nothing if the receive had ended
+// before: the message is for the next one.
+[[nodiscard]] std::optional<Outcome> finish_eager(PostedRecv& recv, const ArrivedSend& send, uint64_t value);
+
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+public:
+    // A message that no receive has ended with. A message without a lane is one whose lane has closed.
+    struct Kept {
+        Envelope envelope;
+        std::shared_ptr<Endpoint> lane;
+        ArrivedSend send;
+        bool in_hand = false; // taken, and not decided
+    };
+    using Lanes = std::set<std::shared_ptr<Endpoint>>;
+
+    // The poller calls these five for messages of a lane.
+    //
+    // Keeps a message; take() pairs it. Returns false if nobody will ever receive it.
+    [[nodiscard]] bool keep(const Envelope& envelope, const std::shared_ptr<Endpoint>& lane, ArrivedSend& send);
+    struct Pair {
+        Kept* kept = nullptr;
+        PostedRecv recv; // without an operation once the mailbox is closed: the message is to be refused
+    };
+    // Takes the oldest receive whose oldest message is one of the lane's. decide() comes next. `others`: lanes that
+    // have the oldest message of another receive; call their match_with().
+    [[nodiscard]] std::optional<Pair> take(const Endpoint* lane, Lanes& others);
+    // Says whether the receive took the message. If it did not, it had ended before, and the message is for another
+    // one.
+    void decide(Kept* kept, bool taken);
+    // Forgets a message that its sender has given up.
+    [[nodiscard]] bool withdraw(const Endpoint* lane, uint32_t ticket);
+    // Keeps small messages of a lane that closes, and forgets those whose bytes have not come, and will not.
+    void lane_closed(const Endpoint* lane);
+
+    struct Posting {
+        Outcome failed{}; // not ok: the sender is lost, and nothing of it is here
+        uint32_t source = 0;
+        Lanes lanes{};     // have a message for the receive, perhaps: call their match_with()
+        bool here = false; // one whose lane has closed is for the receive, perhaps: call place()
+    };
+    // Any thread. Adds a receive.
+    [[nodiscard]] Posting post(const Wanted& wanted, PostedRecv recv);
+    // Any thread. Pairs messages of lanes that have closed.
+    void place();
+
+    // Notes with which numbers a peer sends; false if they are too many.
+    [[nodiscard]] bool note_member(int peer, uint32_t source);
+    // Forgets a peer that is lost. Returns which of its numbers, and of `more`, no other peer sends with: a sender that
+    // was started again has a peer of its own.
+    [[nodiscard]] std::vector<uint32_t> forget_peer(int peer, const std::vector<uint32_t>& more);
+    // Ends the receives of a sender that is lost, and all those of any sender; if there are none of these, the next one
+    // that finds no message tells, once. A message of the sender that comes later takes this back.
+    void lose(uint32_t source, Outcome outcome);
+    void restore(uint32_t source);
+    // Lets receives be posted. A mailbox that was never open keeps messages as long as their lanes are.
+    void open();
+    // Ends all receives, and those that come later. Returns the lanes that have messages here: call their match_with().
+    [[nodiscard]] Lanes close(Outcome outcome);
+    // Forgets receives that have ended. Returns true if nothing is here, and nobody has opened it.
+    [[nodiscard]] bool drop_ended();
+
+private:
+    struct Waiting {
+        Wanted wanted;
+        PostedRecv recv;
+    };
+    void forget_loss(uint32_t source);
+    using Place = std::list<Waiting>::iterator;
+    [[nodiscard]] std::set<const Kept*> spoken_for(std::vector<Place>* without);
+    [[nodiscard]] std::list<Kept>::iterator first_for(const Wanted& wanted, const std::set<const Kept*>& spoken);
+    [[nodiscard]] std::list<Waiting> take_ended();
+
+    std::mutex mutex_;   // a receive that is dropped may be the last to hold its memory, whose release takes long
+    std::mutex placing_; // held while messages of closed lanes are paired, so that they keep their order
+    std::list<Kept> kept_;
+    std::list<Waiting> waiting_;
+    std::vector<std::pair<uint32_t, Outcome>> lost_;
+    std::vector<uint32_t> untold_;              // lost senders of which no receive of any sender has told
+    std::map<int, std::set<uint32_t>> members_; // by the ids of peers
+    size_t orphans_ = 0;                        // messages without a lane
+    bool is_open_ = false;
+    Outcome closed_;
+};
+
+} // namespace zerohop

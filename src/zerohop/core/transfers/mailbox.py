@@ -1,0 +1,99 @@
+"""Declares Mailbox, where a member of a group receives tagged messages of the others."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.core.memory.access import offset_of, region_of
+from zerohop.core.runtime.native_operation import InFlight, begun
+from zerohop.core.runtime.operation import Failed
+from zerohop.core.transfers.connection import room_for_message
+from zerohop.errors import from_native
+
+if TYPE_CHECKING:
+    from zerohop.core.lifecycle import Core
+    from zerohop.core.memory.memory import Memory, View
+    from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.core.runtime.operation import Operation
+
+T = TypeVar("T")
+_ANY = -1
+
+
+class Mailbox:
+    """Receives the messages that others send to its number, which nobody can guess.
+
+    A message goes to the oldest receive that admits it, and a receive takes the oldest message that it admits; messages
+    of one sender are in the order of sending. They may come before the mailbox is opened.
+
+    Attributes:
+        number: what the senders have to know, an int of 64 bits.
+    """
+
+    def __init__(self, core: Core) -> None:
+        """Open a mailbox of a Context."""
+        self._core = core
+        self.number = secrets.randbits(64)
+        core.engine.open_mailbox(self.number)
+
+    def receive(
+        self,
+        operation: InFlight[T],
+        into: Memory | View | Any,
+        source: int | None,
+        tag: int | None,
+        deadline_ns: int,
+    ) -> Operation[T]:
+        """Receive a message into memory.
+
+        Args:
+            operation: a new object, which represents the receive. The native value of one that ends well is the
+                sender's number, shifted by 32 bits to the left, and the tag; that of one that ends with the loss of a
+                sender has its number likewise.
+            into: a Memory, a View, or any object that ``Context.register`` takes, with room for the message.
+            source: the number of the sender; None: any.
+            tag: the tag; None: any.
+            deadline_ns: on the monotonic clock; 0: none.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
+        """
+        core = self._core
+        view = room_for_message(core, into)
+        core.check_open()
+        wanted = _ANY if source is None else source, _ANY if tag is None else tag
+        try:
+            posted = core.engine.post_tagged_receive(
+                self.number, *wanted, region_of(view), offset_of(view), view.nbytes, deadline_ns
+            )
+        except NativeError as error:
+            core.check_open()
+            return Failed(core, "recv", None, view.nbytes, from_native(*error.args, operation="recv"))
+        return begun(operation, core, "recv", view.nbytes, posted, view)
+
+    def lose(self, source: int) -> None:
+        """End the receives of a sender that is lost, and those of any sender.
+
+        If there are none of any sender, the next one that finds no message ends so. Messages that are here stay.
+        """
+        self._core.engine.lose_member(self.number, source, Status.PEER_LOST, Reason.STREAM_CLOSED)
+
+    def restore(self, source: int) -> None:
+        """Let receives wait again for a sender that was lost, and has been started again."""
+        self._core.engine.restore_member(self.number, source)
+
+    def forget(self, link: PeerLink, more: list[int]) -> list[int]:
+        """Forget a peer that is lost.
+
+        Returns:
+            those of the numbers that its messages had, and of ``more``, with which no other peer has sent: a sender
+            that was started again has a new peer.
+        """
+        return self._core.engine.forget_member(self.number, link.native_id, more)
+
+    def close(self) -> None:
+        """End all receives with Closed. Those who send are told that nobody receives their messages."""
+        if not self._core.gone:
+            self._core.engine.close_mailbox(self.number, Status.CLOSED, Reason.OWNER_CLOSED)
