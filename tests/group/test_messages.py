@@ -237,6 +237,10 @@ class TestBadInput:
         with Options().open() as ctx, zh.Group(0, 2, tmp_path, ctx=ctx) as group:
             with pytest.raises(zh.DeadlineExceeded, match="rank 1 has not arrived"):
                 group.send(b"x", 1, timeout=0.2).result(PATIENCE_S)
+            first = group.send(b"x", 1)
+            with pytest.raises(zh.DeadlineExceeded, match="rank 1: earlier messages"):
+                group.send(b"x", 1, timeout=0.2).result(PATIENCE_S)
+            assert first.cancel()
             with pytest.raises(zh.DeadlineExceeded, match="rank 1: "):
                 group.recv(bytearray(1), 1, timeout=0.2).result(PATIENCE_S)
             waiting = group.recv(bytearray(1), 1)

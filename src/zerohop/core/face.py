@@ -20,7 +20,7 @@ from zerohop._native import (
     begin_posting,
     stop_posting,
 )
-from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
+from zerohop.core.base.deadlines import nanoseconds_of, seconds_of, wait_with_timeout
 from zerohop.core.base.peer_text import one_line, quoted
 from zerohop.core.base.resource import AsyncCloseable, Closeable, NotCopyable
 from zerohop.core.base.sandbox import random_bytes
@@ -119,6 +119,7 @@ __all__ = [
     "transfer",
     "transfer_many",
     "until_messages",
+    "wait_with_timeout",
     "whole_of",
 ]
 

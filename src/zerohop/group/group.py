@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # Seconds in which a launcher's store must answer.
 _STORE_S: Final = 60.0
 _MOST_RANKS: Final = 1 << 20
+# The search for a rank, and what follows, keep a deadline by themselves, with errors that name the rank. An operation
+# ends without them only if a busy machine holds them up for longer than this.
+_GRACE_NS: Final = 2 * 10**9
 # Keys are names of files and names within PMIx, whose length is limited.
 _LONGEST_NAME: Final = 128
 # How many Groups of each name and rank this process has made over a store: their keys have that number.
@@ -165,7 +168,8 @@ class Group(Face):
         if known is not None:
             return self._finished("connect", known)
 
-        operation = self._defer("connect", deadline_ns, functools.partial(self._members.reach, rank, deadline_ns))
+        work = functools.partial(self._members.reach, rank, deadline_ns)
+        operation = self._defer("connect", _with_grace(deadline_ns), work)
         self._operations.note(operation)
         return operation
 
@@ -201,7 +205,7 @@ class Group(Face):
         end = members.queue(rank)
         work = functools.partial(members.send_queued, view, rank, tag, deadline_ns, end)
         try:
-            operation = self._defer("send", deadline_ns, work, nbytes=view.nbytes, keep=view, at_end=end)
+            operation = self._defer("send", _with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
         except BaseException:
             end()
             raise
@@ -281,6 +285,11 @@ class Group(Face):
         self._core.check_process()
         self._operations.check()
         self._core.check_open()
+
+
+def _with_grace(deadline_ns: int) -> int:
+    """Return a later deadline; 0 stands for none."""
+    return deadline_ns + _GRACE_NS if deadline_ns else 0
 
 
 def _allgather_of(store: Any, rank: int, size: int) -> Callable[[str], list[str]] | None:

@@ -6,13 +6,14 @@ Coroutines, and what is not said to be for any thread, run on the control thread
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zerohop.core.face import send_to_mailbox
-from zerohop.errors import Closed, PeerLost, ZerohopError, copy_of
+from zerohop.core.face import send_to_mailbox, wait_with_timeout
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,11 +113,28 @@ class Members:
         self, view: Memory | View, rank: int, tag: int, deadline_ns: int, posted: Callable[[], None]
     ) -> int:
         """Send a message once the rank is reached and all earlier ones are posted; call ``posted`` then."""
-        async with self._turns.setdefault(rank, asyncio.Lock()):
+        turn = self._turns.setdefault(rank, asyncio.Lock())
+        left_s = max(0.0, self._roll.left_s(deadline_ns))
+        held = False
+
+        async def take_turn() -> None:
+            nonlocal held
+            await turn.acquire()
+            held = True
+
+        try:
+            try:
+                await wait_with_timeout(take_turn(), None if left_s == math.inf else left_s)
+            except TimeoutError:
+                early = f"rank {rank}: earlier messages are not on their way yet"
+                raise DeadlineExceeded(early, fix="allow more time with timeout=") from None
             connection = await self.reach(rank, deadline_ns)
             left_s = max(0.0, self._roll.left_s(deadline_ns))
             operation = send_to_mailbox(connection, view, self.envelope(rank, tag), left_s)
             posted()
+        finally:
+            if held:
+                turn.release()
         return await operation
 
     def wants_watch(self, rank: int) -> bool:
