@@ -161,6 +161,8 @@ void Mailbox::place() {
         bool taken = true;
         if (!pair->recv.op) {
             taken = true; // the mailbox is closed
+        } else if (pair->recv.local->moved()) {
+            taken = pair->recv.op->finish(kLocalMoved, 0, value);
         } else if (kept.send.nbytes > pair->recv.nbytes) {
             taken = pair->recv.op->finish({Status::protocol, Reason::truncated}, 0, value);
         } else if (!pair->recv.local->is_host()) {

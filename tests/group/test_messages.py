@@ -325,7 +325,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("provider", PROVIDERS)
     def test_a_rank_that_leaves(self, tmp_path: Path, provider: str) -> None:
-        """What it has sent before is there, receives of it end, and those of any rank once; the others go on."""
+        """Messages that it has sent before are there. Receives of it end, those of any rank once. The others go on."""
         with groups(tmp_path, 3, provider) as (first, second, third):
             for tag in range(5):
                 third.send(pattern(tag, 1000), 0, tag=tag).result(PATIENCE_S)
@@ -368,7 +368,7 @@ with zh.Context(providers=(sys.argv[2],)) as ctx, zh.Group(1, 2, sys.argv[1], ct
 def test_a_rank_that_is_killed(tmp_path: Path, provider: str, connected: bool) -> None:
     """`connected`: this rank has sent to the other, too, and not only received from it."""
     with ExitStack() as opened:
-        # What it leaves behind; the path of a socket has to be short.
+        # A killed process leaves its socket behind, whose path has to be short.
         left = opened.enter_context(tempfile.TemporaryDirectory(prefix="zh-"))
         ctx = opened.enter_context(Options(providers=(provider,)).open())
         group = opened.enter_context(zh.Group(0, 2, tmp_path, ctx=ctx))
