@@ -94,7 +94,7 @@ bool Proxy::take() {
         // Most small ones end at once, and are never put in a queue.
         const bool begun = target.items.empty() && may_begin(target, item.entry.op) && begin(entry->peer, item);
         if (begun && item.state == Item::State::ended) {
-            note_ended(target, 1);
+            note_ended(target, number);
         } else {
             target.items.push_back(std::move(item));
             target.begun += begun ? 1 : 0;
@@ -147,14 +147,16 @@ bool Proxy::may_begin(const Target& target, Op op) {
 bool Proxy::retire(size_t number) {
     Target& target = targets_[number];
     size_t ended = 0;
+    uint64_t last = 0;
     const bool crowded = target.items.size() >= kWaiting;
     while (!target.items.empty() && target.items.front().state == Item::State::ended) {
+        last = target.items.front().number;
         target.items.pop_front();
         --target.begun;
         ++ended;
     }
     if (ended != 0) {
-        note_ended(target, ended);
+        note_ended(target, last);
         publish_ended(number);
         crowded_ -= crowded && target.items.size() < kWaiting ? 1 : 0;
         left_.fetch_sub(ended, std::memory_order_release);
@@ -162,8 +164,8 @@ bool Proxy::retire(size_t number) {
     return ended != 0;
 }
 
-void Proxy::note_ended(Target& target, uint64_t count) {
-    target.ended += count;
+void Proxy::note_ended(Target& target, uint64_t index) {
+    target.ended = index + 1;
     if (!target.flush_pending && target.visible.count(target.ended) != target.ended) {
         target.flush_pending = true;
         left_.fetch_add(1, std::memory_order_release);

@@ -83,9 +83,9 @@ private:
         std::deque<Item> items; // that have not ended, or behind one that has not
         size_t begun = 0;       // how many of the items were begun, from the first
         size_t open = 0;        // begun items whose operation is under way
-        uint64_t ended = 0;     // items that were retired
+        uint64_t ended = 0;     // the index in the FIFO behind the last item that was retired
         Visible visible;
-        uint64_t published = 0;     // the number that kernels see: of retired items that are visible
+        uint64_t published = 0;     // the same, as kernels see it: behind the last one that is visible
         bool flush_pending = false; // some retired items are not visible yet; counted in left_
         std::atomic<bool> lost{false};
         Outcome failure;
@@ -97,7 +97,7 @@ private:
     [[nodiscard]] static bool may_begin(const Target& target, Op op);
     [[nodiscard]] bool retire(size_t number);
     [[nodiscard]] bool flush_lanes(size_t number);
-    void note_ended(Target& target, uint64_t count);
+    void note_ended(Target& target, uint64_t index);
     [[nodiscard]] bool begin(size_t number, Item& item);
     [[nodiscard]] bool collect(size_t number);
     void publish_ended(size_t number);

@@ -68,16 +68,26 @@ KERNEL void quiet(const zd::Queue* queue, Report* report) {
     tell(report, zd::quiet<kScope>(queue));
 }
 
-// Calls each function with a status from before, and tells how many have returned another one.
-KERNEL void all_after(const zd::Queue* queue, Report* report, Word peer, Word nbytes, Word at, Word status) {
+// Each of these three calls functions with a status from before, and tells how many have returned another one.
+KERNEL void transfers_after(const zd::Queue* queue, Report* report, Word peer, Word nbytes, Word at, Word status) {
     Word others = 0;
     others += zd::put<kScope>(queue, peer, 0, 0, 0, nbytes, zd::After(status)) != status;
     others += zd::get<kScope>(queue, peer, 0, 1, 0, nbytes, zd::After(status)) != status;
     others += zd::put_signal<kScope>(queue, peer, 0, 0, 0, nbytes, at, 1, false, zd::After(status)) != status;
+    tell(report, status, others);
+}
+
+KERNEL void words_after(const zd::Queue* queue, Report* report, Word peer, Word at, Word status) {
+    Word others = 0;
     others += zd::signal<kScope>(queue, peer, at, 1, false, zd::After(status)) != status;
     others += zd::signal<kScope>(queue, peer, at, 1, true, zd::After(status)) != status;
     others += zd::fetch_add<kScope>(queue, peer, at, 1, zd::After(status)).status != status;
     others += zd::compare_swap<kScope>(queue, peer, at, 0, 1, zd::After(status)).status != status;
+    tell(report, status, others);
+}
+
+KERNEL void waits_after(const zd::Queue* queue, Report* report, Word peer, Word status) {
+    Word others = 0;
     others += zd::fence<kScope>(queue, peer, zd::After(status)) != status;
     others += zd::wait_signal<kScope>(queue, 1, 0, ~Word(0) >> 1, peer, zd::After(status)) != status;
     others += zd::flush<kScope>(queue, peer, zd::After(status)) != status;

@@ -197,7 +197,9 @@ class TestBytes:
     def test_nothing_is_done_after_a_failure(self, pair: Pair) -> None:
         near, far, data, _ = pair
         near("write", 1, 0, bytes([POISON]) * 64)
-        assert near("run", "all_after", 0, 64, 64, CLOSED) == (CLOSED, 0)
+        assert near("run", "transfers_after", 0, 64, 64, CLOSED) == (CLOSED, 0)
+        assert near("run", "words_after", 0, 64, CLOSED) == (CLOSED, 0)
+        assert near("run", "waits_after", 0, CLOSED) == (CLOSED, 0)
         assert near("check") == ""
         assert far("read", 1, 0, 128) == bytes([POISON]) * 128
         assert near("read", 1, 0, 64) == bytes([POISON]) * 64

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LAYOUT: Final = 0x7A65726F686F7004
+LAYOUT: Final = 0x7A65726F686F7005
 PEER: Final = 0  # kernels reach the memory by loads and stores
 PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
 MLX5: Final = 2  # kernels write requests on a queue pair of their own

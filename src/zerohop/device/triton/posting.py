@@ -64,31 +64,38 @@ def _write_entry(fifo, index, slots, first, second):
 
 
 @triton.jit
-def _claim(queue, peer_at, count: tl.constexpr):
-    """Take slots for entries, after everything that the program has done.
+def _claim(queue, count: tl.constexpr):
+    """Take slots for entries, after everything that the program has done; `_note` comes when they are written.
 
     Returns:
         the status, the last index, the address of the FIFO and the number of its slots.
     """
     fifo, _, head_at, copy_at = read_four(queue + FIFO * 8)
     slots = read(queue, SLOTS)
-    posted_at = read(peer_at, POSTED)
     tl.debug_barrier()
-    # An entry is counted before it takes an index: `flush` waits until as many have ended as were counted, in the order
-    # of indexes. The host sees the entry after the bytes that it tells of.
-    tl.atomic_add(word(posted_at, 0), count, sem="relaxed", scope="gpu")
-    taken = look(copy_at)  # under way together with the index, whose atomic orders it before the stores to the slot
+    # The host sees the entry after the bytes that it tells of. The look is under way together with the index, whose
+    # atomic orders it before the stores to the slot.
+    taken = look(copy_at)
     index = tl.atomic_add(word(head_at, 0), count, sem="acq_rel", scope="sys") + (count - 1)
     status = _wait_for_room(queue, copy_at, index, slots, taken)
     return status, index, fifo, slots
 
 
 @triton.jit
+def _note(peer_at, index):
+    """Have `flush` wait for an entry of a peer, and for all before it."""
+    # Numbers without a sign: FAILURE, the highest bit, stays.
+    posted = read(peer_at, POSTED).to(tl.pointer_type(tl.uint64))
+    tl.atomic_max(posted, (index + 1).to(tl.uint64), sem="relaxed", scope="gpu")
+
+
+@triton.jit
 def post(queue, peer_at, first, second):
     """Post one entry; return the status and its index."""
-    status, index, fifo, slots = _claim(queue, peer_at, 1)
+    status, index, fifo, slots = _claim(queue, 1)
     if status == OK:
         _write_entry(fifo, index, slots, first, second)
+    _note(peer_at, index)
     return status, index
 
 
@@ -109,12 +116,13 @@ def post_value(queue, peer, op: tl.constexpr, offset, value):
 @triton.jit
 def post_pair(queue, peer, offset, wanted, new):
     """Post both entries of a compare_swap, one behind the other; return the status and the index of the second."""
-    status, index, fifo, slots = _claim(queue, peer_of(queue, peer), 2)
+    status, index, fifo, slots = _claim(queue, 2)
     if status == OK:
         first = head(COMPARE, peer, offset) | ((wanted >> 63) & 1)
         _write_entry(fifo, index - 1, slots, first, wanted & _VALUE)
         second = head(COMPARE_SWAP, peer, offset) | ((new >> 63) & 1)
         _write_entry(fifo, index, slots, second, new & _VALUE)
+    _note(peer_of(queue, peer), index)
     return status, index
 
 

@@ -46,17 +46,16 @@ ZEROHOP_DEVICE_FN void write_entry(const Queue* queue, Word index, Entry entry) 
 
 // `count`: 1 or 2 entries. Gives the index of the last one.
 ZEROHOP_DEVICE_FN Found post(const Queue* queue, const Peer& peer, const Entry* entries, Word count) {
-    // An entry is counted before it takes an index: flush() waits until as many have ended as were counted, in the
-    // order of indexes. The host sees it after the bytes that it tells of.
-    (void)platform::fetch_add_near(peer.posted, count);
-    platform::fence();
+    // The index, the counter and the fence take as long together as one of them. The host sees the entry after the
+    // bytes that it tells of.
     const Word index = platform::fetch_add_near(platform::read_once(&queue->head), count);
-    const Word taken =
-        platform::load_acquire(platform::read_once(&queue->taken_copy)); // under way together with the index
+    const Word taken = platform::load_relaxed(platform::read_once(&queue->taken_copy));
+    platform::fence();
     const Word status = wait_for_room(queue, index + count - 1, taken);
     for (Word i = 0; i < count && status == kOk; ++i) {
         write_entry(queue, index + i, entries[i]);
     }
+    platform::raise_near(peer.posted, index + count); // flush() waits until the entries before that index have ended
     return {status, index + count - 1};
 }
 

@@ -16,7 +16,7 @@ using Word = unsigned long long;
 static_assert(sizeof(Word) == 8);
 
 // Stands at the beginning of a Queue. Changes with everything below, so that a kernel of another version is refused.
-constexpr Word kLayout = 0x7a65726f686f7004;
+constexpr Word kLayout = 0x7a65726f686f7005;
 
 // How a peer's memory is reached.
 constexpr Word kPeer = 0;  // by loads and stores
@@ -44,9 +44,10 @@ struct Peer {
     Word base;
     Word nbytes;
     Word rights;
-    Word posted; // address of the number of entries that kernels have posted to it; in memory of the device
-    // Address of the number of entries that have ended and can be seen there, which the host writes; kMlx5: of its
-    // Pair.
+    // Address of the index behind the last entry that kernels have posted to it; in memory of the device.
+    Word posted;
+    // Address of the index behind its last entry that, like all before it, has ended and can be seen there; the host
+    // writes it. kMlx5: address of its Pair.
     Word ended;
     Word state;      // address of its state; the host and kernels write it
     Word ended_copy; // address of the copy that kernels keep of `ended`; in memory of the device

@@ -135,7 +135,7 @@ ZEROHOP_DEVICE_FN void store_near(Word address, Word value) { // as store_releas
 #endif
 }
 
-// Orders all earlier accesses that this thread knows of before its next store_relaxed(), store_half() and
+// Orders all earlier accesses that this thread knows of before its next store_relaxed(), store_half(), store_pair() and
 // fetch_add_near(), for the whole system. It is empty for AMD's GPUs and on the host, where these functions are
 // releases by themselves: ThreadSanitizer does not know fences.
 ZEROHOP_DEVICE_FN void fence() {
@@ -192,6 +192,20 @@ ZEROHOP_DEVICE_FN Word fetch_add_near(Word address, Word value) { // adds to a w
     return old;
 #else
     return fetch_add(address, value);
+#endif
+}
+
+// Makes a word of this device's own memory at least a value, as numbers without a sign.
+ZEROHOP_DEVICE_FN void raise_near(Word address, Word value) {
+#if defined(ZEROHOP_CUDA)
+    asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+#elif defined(ZEROHOP_HIP)
+    (void)__hip_atomic_fetch_max(pointer(address), value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    Word found = __atomic_load_n(pointer(address), __ATOMIC_RELAXED);
+    while (found < value &&
+           !__atomic_compare_exchange_n(pointer(address), &found, value, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    }
 #endif
 }
 
