@@ -391,3 +391,64 @@ def test_a_rank_that_is_killed(tmp_path: Path, provider: str, connected: bool) -
         with pytest.raises(zh.PeerLost, match="rank 1: "):
             group.recv(into, 1, tag=2).result(ANSWER_S)
         eventually(lambda: not group.context.connections, "the Connection is still there")
+
+
+class TestSubgroups:
+    def test_ranks_have_numbers_of_their_own_and_messages_do_not_mix(self, tmp_path: Path) -> None:
+        with groups(tmp_path, 4) as ranks:
+            odd = [ranks[rank].subgroup([3, 1]) for rank in (3, 1)]
+            again = [ranks[rank].subgroup([3, 1]) for rank in (3, 1)]
+            assert [(each.rank, each.size, each.ranks) for each in odd] == [(0, 2, (3, 1)), (1, 2, (3, 1))]
+            into = np.zeros(3, np.int64)
+            receives = [group[1].recv(into[at : at + 1]) for at, group in enumerate((odd, again))]
+            receives.append(ranks[1].recv(into[2:]))
+            ranks[3].send(np.array([30]), 1).result(PATIENCE_S)
+            again[0].send(np.array([20]), 1).result(PATIENCE_S)
+            odd[0].send(np.array([10]), 1).result(PATIENCE_S)
+            assert [each.result(PATIENCE_S).source for each in receives] == [0, 0, 3]
+            assert into.tolist() == [10, 20, 30]
+            inner = [each.subgroup([1, 0]) for each in odd]
+            assert inner[0].ranks == (1, 3)
+            inner[1].send(np.array([5]), 1).result(PATIENCE_S)
+            assert inner[0].recv(into[:1]).result(PATIENCE_S).source == 0
+            assert "rank 1 of 2, by store, ranks 1, 3 of the program" in repr(inner[0])
+
+    def test_errors_name_the_rank_by_its_number_in_the_group(self, tmp_path: Path) -> None:
+        with groups(tmp_path, 3) as ranks:
+            both = [ranks[rank].subgroup([2, 0]) for rank in (2, 0)]
+            waiting = [both[0].recv(poison(8), 1), both[0].recv(poison(8)), ranks[2].recv(poison(8), 0)]
+            both[1].send(np.array([1]), 0).result(PATIENCE_S)
+            assert waiting.pop(0).result(PATIENCE_S).source == 1
+            ranks[0].context.close()
+            texts = []
+            for each in waiting:
+                with pytest.raises(zh.PeerLost) as failed:
+                    each.result(PATIENCE_S)
+                texts.append(failed.value.reason[:7])
+            assert texts == ["rank 1:", "rank 0:"]
+            # Known from the beginning to a group that is made afterwards.
+            later = ranks[2].subgroup([0, 1, 2])
+            with pytest.raises(zh.PeerLost, match="rank 0:"):
+                later.recv(poison(8)).result(PATIENCE_S)
+            survivors = [ranks[rank].subgroup([1, 2]) for rank in (1, 2)]
+            survivors[0].send(np.array([4]), 1).result(PATIENCE_S)
+            assert survivors[1].recv(poison(8)).result(PATIENCE_S).source == 0
+
+    def test_what_is_no_list_of_ranks(self, two: list[zh.Group]) -> None:
+        for ranks, text in (([1], "must have rank 0"), ([0, 0], "twice"), ([0, 2], "rank"), ([], "must have rank 0")):
+            with pytest.raises(ValueError, match=text):
+                two[0].subgroup(ranks)
+        with pytest.raises(TypeError):
+            two[0].subgroup(["0"])  # type: ignore[list-item]  # what the error is about
+        two[0].close()
+        with pytest.raises(zh.Closed):
+            two[0].subgroup([0, 1])
+
+    def test_a_closed_one_leaves_the_others(self, two: list[zh.Group]) -> None:
+        both = [each.subgroup([0, 1]) for each in two]
+        receive = both[0].recv(poison(8))
+        both[0].close()
+        with pytest.raises(zh.Closed):
+            receive.result(PATIENCE_S)
+        two[0].send(np.array([1]), 1).result(PATIENCE_S)
+        assert two[1].recv(poison(8)).result(PATIENCE_S).source == 0

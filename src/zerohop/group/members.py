@@ -1,6 +1,7 @@
-"""Reaches the ranks of a Group: connects at first use, keeps messages in order until then, and knows who is lost.
+"""Reaches the ranks of a program: connects at first use, keeps messages in order until then, and knows who is lost.
 
-Coroutines, and what is not said to be for any thread, run on the control thread.
+Ranks are numbers of the program here. All groups of a program share its Members. Coroutines, and functions that are not
+said to be for any thread, run on the control thread.
 """
 
 from __future__ import annotations
@@ -13,34 +14,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
-from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.core.face import Connection, Context, Link, Mailbox, Memory, View
+    from zerohop.core.face import Connection, Context, Link, Memory, View
+    from zerohop.group.channel import Channel
     from zerohop.group.roll import InThread, Roll
 
 
 class Members:
-    """Holds the Connections to the ranks that are used.
-
-    Attributes:
-        losses: why each lost rank is gone.
-    """
+    """Holds the Connections to the ranks that are used."""
 
     def __init__(
-        self, context: Context, roll: Roll, mailbox: Mailbox, rank: int, in_thread: Callable[[], InThread | None]
+        self, context: Context, roll: Roll, rank: int, secret: int, in_thread: Callable[[], InThread | None]
     ) -> None:
-        """Reach ranks of the roll; ``rank``: this process's own. ``in_thread()`` is None once the Group is gone."""
+        """Reach ranks of the roll. ``rank`` and ``secret``: this process's. ``in_thread()``: None once all is over."""
         self._context = context
         self._roll = roll
-        self._mailbox = mailbox
-        self._rank = rank
         self._in_thread = in_thread
-        self.losses: dict[int, ZerohopError] = {}
         self._connections: dict[int, Connection] = {}
-        self._mailboxes: dict[int, int] = {}
+        self._secrets = {rank: secret}
+        self._lost: dict[int, ZerohopError] = {}
+        self._last_lost: Link | None = None
+        # Replaced as a whole, under the lock.
+        self._channels: tuple[Channel, ...] = ()
         # Messages to each rank that are still to be posted: no later one may overtake them. Changed under the lock.
         self._queued: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -57,9 +56,22 @@ class Members:
         """Return the Connection to a rank if a message can be posted to it at once. Any thread."""
         return None if self._queued[rank] else self.known(rank)
 
-    def envelope(self, rank: int, tag: int) -> tuple[int, int, int]:
-        """Return the envelope of a message to a rank that was reached. Any thread."""
-        return self._mailboxes[rank], self._rank, tag
+    def secret_of(self, rank: int) -> int:
+        """Return the secret of a rank that was reached, from which the numbers of its mailboxes follow. Any thread."""
+        return self._secrets[rank]
+
+    def attach(self, channels: tuple[Channel, ...]) -> None:
+        """Tell these channels of losses. Any thread."""
+        with self._lock:
+            self._channels += channels
+        for rank, error in list(self._lost.items()):
+            for channel in channels:
+                channel.lose(rank, error)
+
+    def detach(self, channels: tuple[Channel, ...]) -> None:
+        """Tell these channels nothing any more. Any thread."""
+        with self._lock:
+            self._channels = tuple(each for each in self._channels if each not in channels)
 
     async def reach(self, rank: int, deadline_ns: int) -> Connection:
         """Find a rank, and connect to it.
@@ -80,9 +92,11 @@ class Members:
             if error.reason.startswith(f"rank {rank} "):
                 raise
             raise replace(error, reason=f"rank {rank}: {error.reason}") from None
-        if self.losses.pop(rank, None) is not None:
-            self._mailbox.restore(rank)
-        self._mailboxes[rank] = entry.mailbox
+        if rank in self._lost:
+            del self._lost[rank]
+            for channel in self._channels:
+                channel.restore(rank)
+        self._secrets[rank] = entry.secret
         self._connections[rank] = connection
         if not connection.alive:  # it was lost before this side knew whose it is
             gone = PeerLost(f"rank {rank}: it is gone", peer=connection.peer, operation="connect")
@@ -110,9 +124,19 @@ class Members:
         return end
 
     async def send_queued(
-        self, view: Memory | View, rank: int, tag: int, deadline_ns: int, posted: Callable[[], None]
+        self,
+        channel: Channel,
+        view: Memory | View,
+        number: int,
+        tag: int,
+        deadline_ns: int,
+        posted: Callable[[], None],
     ) -> int:
-        """Send a message once the rank is reached and all earlier ones are posted; call ``posted`` then."""
+        """Send a message once the rank is reached and all earlier ones are posted; call ``posted`` then.
+
+        ``number``: the rank, as a number of the channel's group.
+        """
+        rank = channel.team.ranks[number]
         turn = self._turns.setdefault(rank, asyncio.Lock())
         left_s = max(0.0, self._roll.left_s(deadline_ns))
         held = False
@@ -130,7 +154,7 @@ class Members:
                 raise DeadlineExceeded(early, fix="allow more time with timeout=") from None
             connection = await self.reach(rank, deadline_ns)
             left_s = max(0.0, self._roll.left_s(deadline_ns))
-            operation = send_to_mailbox(connection, view, self.envelope(rank, tag), left_s)
+            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s)
             posted()
         finally:
             if held:
@@ -152,17 +176,28 @@ class Members:
         except Closed:
             pass
         except ZerohopError as error:
-            self._watched.discard(rank)
             self._lose(rank, error)
 
     def peer_lost(self, link: Link, error: ZerohopError) -> None:
-        """End what waits for the ranks of a peer that is lost."""
-        ranks = [rank for rank, connection in self._connections.items() if connection.peer == link.peer]
-        for rank in self._mailbox.forget(link, ranks):
-            self._watched.discard(rank)
-            self._roll.forget(rank)
-            self._lose(rank, error)
+        """End what waits for the ranks of a peer that is lost. A second call for it does nothing."""
+        if self._last_lost is link:
+            return
+        self._last_lost = link
+        channels = self._channels
+        ranks = {rank for rank, connection in self._connections.items() if connection.peer == link.peer}
+        # The peer may have sent in one group, and be waited for in another.
+        ranks = ranks.union(*[channel.forget(link, ranks) for channel in channels])
+        for channel in channels:
+            for rank in channel.forget(link, ranks):
+                self._forget(rank, error)
+                channel.lose(rank, error)
 
     def _lose(self, rank: int, error: ZerohopError) -> None:
-        self.losses[rank] = copy_of(error)
-        self._mailbox.lose(rank)
+        self._forget(rank, error)
+        for channel in self._channels:
+            channel.lose(rank, error)
+
+    def _forget(self, rank: int, error: ZerohopError) -> None:
+        self._lost[rank] = error
+        self._watched.discard(rank)
+        self._roll.forget(rank)

@@ -34,7 +34,7 @@ _LONGEST_LOOK_S: Final = 0.1
 _MARGIN_S: Final = 0.02
 _LEAST_S: Final = 0.005
 _MAX_URL: Final = 4096
-_DIGITS: Final = 16  # of the number of a mailbox
+_DIGITS: Final = 16  # of a secret
 
 
 class Entry(NamedTuple):
@@ -42,23 +42,23 @@ class Entry(NamedTuple):
 
     Attributes:
         url: address of its Context.
-        mailbox: the number of its mailbox.
+        secret: an int of 64 bits that it has drawn, from which the numbers of its mailboxes follow.
     """
 
     url: str
-    mailbox: int
+    secret: int
 
     def __str__(self) -> str:
-        return f"{self.url} {self.mailbox:016x}"
+        return f"{self.url} {self.secret:016x}"
 
     @staticmethod
     def parse(text: str) -> Entry:
         """Return the entry of a text that ``str`` has made; raise ValueError for another one."""
-        url, _, mailbox = text.partition(" ")
+        url, _, secret = text.partition(" ")
         parse_url(url)
-        if len(mailbox) != _DIGITS or not set(mailbox) <= set(string.hexdigits):
-            raise ValueError("no number of a mailbox")
-        return Entry(url, int(mailbox, 16))
+        if len(secret) != _DIGITS or not set(secret) <= set(string.hexdigits):
+            raise ValueError("no secret of 16 digits")
+        return Entry(url, int(secret, 16))
 
 
 class InThread(Protocol):

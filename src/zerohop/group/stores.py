@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from zerohop.shown import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
 # A folder has no event to wait for if another host may write to it. Seconds between two looks: at first, and at most.
 _FIRST_LOOK_S: Final = 0.001
 _LAST_LOOK_S: Final = 0.05
+# Keys are names of files and names within PMIx, whose length is limited.
+_LONGEST_NAME: Final = 128
+# How many Groups of each name and rank this process has made over a store: their keys have that number.
+_made: Final[WeakKeyDictionary[Any, dict[tuple[str, int], int]]] = WeakKeyDictionary()
 
 
 @runtime_checkable
@@ -146,3 +153,53 @@ class Exchanged:
         """Raise TimeoutError if a key was not exchanged. It will not come later."""
         if not self.check(keys):
             raise TimeoutError(f"not exchanged, within {timeout} or ever: {', '.join(keys)}")
+
+
+def allgather_of(store: Any, rank: int, size: int) -> Callable[[str], list[str]] | None:
+    """Return how a communicator of mpi4py exchanges values; None if the store is another one.
+
+    Raises:
+        ValueError: the rank or the size of the communicator is another.
+    """
+    if isinstance(store, Store) or not (hasattr(store, "allgather") and hasattr(store, "Get_rank")):
+        return None
+    there = store.Get_rank(), store.Get_size()
+    if there != (rank, size):
+        raise ValueError(f"this is rank {rank} of {size}, and the communicator says rank {there[0]} of {there[1]}")
+    exchange: Callable[[str], list[str]] = store.allgather
+    return exchange
+
+
+def store_of(store: Any) -> Store:
+    """Return the store that an argument names: itself, or the folder at a path."""
+    if isinstance(store, (str, os.PathLike)):
+        return folder_store(store)
+    if isinstance(store, Store):
+        return store
+    raise TypeError(
+        "store is an object with set, get and wait, such as torch's TCPStore; a folder; or a communicator of mpi4py; "
+        f"not {type(store).__name__}"
+    )
+
+
+def counts_of(store: Store) -> dict[tuple[str, int], int]:
+    """Return how many Groups of each name and rank this process has made over a store."""
+    try:
+        return _made.setdefault(store, {})
+    except TypeError as error:
+        raise TypeError(f"a store must be hashable and allow weak references: {error}") from None
+
+
+def prefix_of(name: str) -> str:
+    """Return what the keys of the groups of a name begin with; raise TypeError or ValueError if it is no name."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
+    try:
+        quoted = quote(name, safe="")
+    except UnicodeEncodeError:
+        raise ValueError(f"name has characters that cannot be encoded: {shown(name)}") from None
+    if len(quoted) > _LONGEST_NAME:
+        raise ValueError(
+            f"name must have {_LONGEST_NAME} characters at most, with %XX for special ones, not {len(quoted)}"
+        )
+    return f"zerohop/{quoted}"

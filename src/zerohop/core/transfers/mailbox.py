@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
@@ -23,7 +22,7 @@ _ANY = -1
 
 
 class Mailbox:
-    """Receives the messages that others send to its number, which nobody can guess.
+    """Receives the messages that others send to its number.
 
     A message goes to the oldest receive that admits it, and a receive takes the oldest message that it admits; messages
     of one sender are in the order of sending. They may come before the mailbox is opened.
@@ -32,10 +31,10 @@ class Mailbox:
         number: what the senders have to know, an int of 64 bits.
     """
 
-    def __init__(self, core: Core) -> None:
-        """Open a mailbox of a Context."""
+    def __init__(self, core: Core, number: int) -> None:
+        """Open the mailbox of a number, which must be one that others cannot guess."""
         self._core = core
-        self.number = secrets.randbits(64)
+        self.number = number
         core.engine.open_mailbox(self.number)
 
     def receive(

@@ -1,0 +1,115 @@
+"""Declares Channel: the messages that one use of a group has for itself, such as those of the program."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zerohop.core.face import Mailbox
+from zerohop.errors import ZerohopError, copy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from zerohop.core.face import Link
+
+_NUMBER_BYTES = 8
+
+
+class Use(enum.IntEnum):
+    """Tells the messages of a group apart by what they are for."""
+
+    MESSAGES = 0
+    COLLECTIVES = 1
+
+
+class Team:
+    """Says which ranks of the program a group has. They have numbers of their own in the group.
+
+    Attributes:
+        ranks: the number in the program of each rank.
+        rank: this process's number in the group.
+        name: tells the groups of a program apart; the same in all ranks. Empty: the group of all ranks.
+    """
+
+    def __init__(self, ranks: Sequence[int], rank: int, name: bytes = b"") -> None:
+        self.ranks = ranks
+        self.rank = rank
+        self.name = name
+        # A range finds a number by itself.
+        self._numbers = None if isinstance(ranks, range) else {each: number for number, each in enumerate(ranks)}
+
+    def number_of(self, rank: int) -> int | None:
+        """Return the number in the group of a rank of the program; None if the group does not have it."""
+        if self._numbers is not None:
+            return self._numbers.get(rank)
+        return rank if rank in self.ranks else None
+
+    def named(self, error: ZerohopError, number: int) -> ZerohopError:
+        """Return an error that names a rank by its number in the group, and not by that in the program."""
+        reason = error.reason
+        there, here = f"rank {self.ranks[number]}", f"rank {number}"
+        if reason.startswith((f"{there}:", f"{there} ")):
+            return error if there == here else replace(error, reason=here + reason.removeprefix(there))
+        return replace(error, reason=f"{here}: {reason}")
+
+
+class Channel:
+    """Receives the messages of one use of a group, and addresses those to other ranks.
+
+    Ranks are numbers of the group. Each rank has a mailbox for each use of each of its groups, whose numbers all follow
+    from one secret, so that ranks need not exchange them.
+
+    Attributes:
+        team: the ranks.
+        mailbox: where this rank receives.
+        losses: why each lost rank is gone.
+    """
+
+    def __init__(self, core: Any, team: Team, use: Use, secret_of: Callable[[int], int]) -> None:
+        """Open the mailbox of this rank; ``secret_of`` returns the secret of a rank of the program that was reached."""
+        self.team = team
+        self.losses: dict[int, ZerohopError] = {}
+        self._secret_of = secret_of
+        self._label = team.name + bytes([use])
+        self._numbers: dict[int, tuple[int, int]] = {}
+        self.mailbox = Mailbox(core, self._number(secret_of(team.ranks[team.rank])))
+
+    def envelope(self, number: int, tag: int) -> tuple[int, int, int]:
+        """Return the envelope of a message to a rank that was reached. Any thread."""
+        secret = self._secret_of(self.team.ranks[number])
+        known = self._numbers.get(number)
+        if known is None or known[0] != secret:  # a rank that was started again has another one
+            known = self._numbers[number] = secret, self._number(secret)
+        return known[1], self.team.rank, tag
+
+    def forget(self, link: Link, ranks: set[int]) -> set[int]:
+        """Forget a peer that is lost.
+
+        Returns:
+            those of its ranks, and of ``ranks``, with which no other peer sends, as numbers of the program.
+        """
+        numbers = [number for number in map(self.team.number_of, ranks) if number is not None]
+        size = len(self.team.ranks)
+        # A peer may have claimed any number.
+        return {self.team.ranks[number] for number in self.mailbox.forget(link, numbers) if number < size}
+
+    def lose(self, rank: int, error: ZerohopError) -> None:
+        """End what waits for a rank of the program that is lost, if the group has it."""
+        number = self.team.number_of(rank)
+        if number is not None:
+            self.losses[number] = self.team.named(copy_of(error), number)
+            self.mailbox.lose(number)
+
+    def restore(self, rank: int) -> None:
+        """Let receives wait again for a rank of the program that was lost, and has been started again."""
+        number = self.team.number_of(rank)
+        if number is not None and self.losses.pop(number, None) is not None:
+            self.mailbox.restore(number)
+
+    def _number(self, secret: int) -> int:
+        key = secret.to_bytes(_NUMBER_BYTES, "little")
+        return int.from_bytes(hashlib.blake2b(self._label, key=key, digest_size=_NUMBER_BYTES).digest(), "little")

@@ -1,0 +1,189 @@
+"""Declares Messaging, the messages of a group between its ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from zerohop.config.checks import as_int, check_int
+from zerohop.core.face import Face, OperationGroup, send_to_mailbox
+from zerohop.errors import ZerohopError
+from zerohop.group.channel import Channel, Team, Use
+from zerohop.group.messages import MOST_TAG, GroupReceive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from zerohop.core.face import Connection, Link, Local, Operation
+    from zerohop.group.members import Members
+    from zerohop.group.messages import Message
+
+T = TypeVar("T")
+
+# The search for a rank, and what follows, keep a deadline by themselves, with errors that name the rank. An operation
+# ends without them only if a busy machine holds them up for longer than this.
+_GRACE_NS: Final = 2 * 10**9
+
+
+class Messaging(Face):
+    """Connects this process to the ranks of a group, and sends and receives their messages.
+
+    Attributes:
+        rank: this process's number, from 0.
+        size: the number of ranks.
+        ranks: their numbers in the program.
+    """
+
+    rank: int
+    size: int
+
+    def _open(self, members: Members, team: Team) -> None:
+        self._operations = OperationGroup(self._core)
+        self._team = team
+        self._messages = Channel(self._core, team, Use.MESSAGES, members.secret_of)
+        self._collectives = Channel(self._core, team, Use.COLLECTIVES, members.secret_of)
+        self._subgroups: Counter[tuple[int, ...]] = Counter()
+        self.ranks = tuple(team.ranks)
+        self._members = members
+        members.attach((self._messages, self._collectives))
+
+    def _close_channels(self) -> None:
+        channels = self._messages, self._collectives
+        self._members.detach(channels)
+        for channel in channels:
+            channel.mailbox.close()
+
+    def connect(self, rank: int, *, timeout: float | None = None) -> Operation[Connection]:
+        """Connect to the Context of a rank; value: the Connection, of which there is one per rank.
+
+        It waits until that rank has made its Group. Errors of the Operation name the rank.
+
+        Args:
+            rank: the number of the rank, which may be this one's.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            ValueError: no such rank.
+            Closed: the Group is closed. From the Operation: DeadlineExceeded (the rank has not arrived, or does not
+                answer), PeerLost (it is gone, or the store is); other errors are those of ``Context.connect``.
+        """
+        rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
+        self._check()
+        deadline_ns = self._deadline(timeout)
+        there = self._team.ranks[rank]
+        known = self._members.known(there)
+        if known is not None:
+            return self._finished("connect", known)
+
+        work = functools.partial(_named, self._team, rank, self._members.reach, there, deadline_ns)
+        operation = self._defer("connect", _with_grace(deadline_ns), work)
+        self._operations.note(operation)
+        return operation
+
+    def send(self, source: Local, rank: int, *, tag: int = 0, timeout: float | None = None) -> Operation[int]:
+        """Send a message to a rank, which ``recv`` there takes; value: bytes sent.
+
+        Done means that the source may be reused. A message of host memory of up to 8 KiB is then on its way, or waits
+        at the receiver; a longer one, and one of GPU memory, has been received. Of two messages of one rank to another
+        that a receive could take, it takes the earlier one. The first message connects. 256 messages between two
+        Contexts may wait to be received; then a call waits for room, or on an event loop its Operation does.
+
+        Args:
+            source: a Memory, a View, or any object that ``Context.register`` takes, of the host or a GPU, of 0 bytes or
+                more. A registered Memory is used as it is.
+            rank: the number of the receiver, which may be this rank.
+            tag: an int of 32 bits that the receiver can select by.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: PeerLost, also if the receiver closes its Group
+            before it receives the message; DeadlineExceeded: it has not arrived, or not received; ProtocolError: the
+            message is longer than the memory of the receive; others as of ``Connection.send``.
+        """
+        rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
+        tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
+        return self._send(self._messages, source, rank, tag, timeout)
+
+    def _send(self, channel: Channel, source: Local, rank: int, tag: int, timeout: float | None) -> Operation[int]:
+        """Do ``send`` for the messages of a channel."""
+        self._check()
+        view = self._view(source)
+        members, there = self._members, self._team.ranks[rank]
+        connection = members.ready(there)
+        if connection is not None:
+            return send_to_mailbox(connection, view, channel.envelope(rank, tag), self._timeout_of(timeout))
+        deadline_ns = self._deadline(timeout)
+        end = members.queue(there)
+        work = functools.partial(
+            _named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end
+        )
+        try:
+            operation = self._defer("send", _with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
+        except BaseException:
+            end()
+            raise
+        self._operations.note(operation)
+        return operation
+
+    def recv(
+        self, into: Local, source: int | None = None, *, tag: int | None = None, timeout: float | None = None
+    ) -> Operation[Message]:
+        """Receive a message of this Group; value: a Message, which says its source, tag and length.
+
+        A message goes to the oldest receive that admits it, and a receive takes the oldest message that it admits. What
+        has arrived stays when its sender is gone. Waiting takes no time of a processor.
+
+        Args:
+            into: a Memory, a View, or any object that ``Context.register`` takes, of the host or a GPU, with room for
+                the message.
+            source: the rank that it is from; None: any.
+            tag: its tag; None: any.
+            timeout: seconds; None: none, it waits until a message comes or the rank is gone.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: PeerLost, whose text names the rank: its process
+            has ended or its Context is closed, and there is no message of it, or it has given up a message that was
+            being received; a receive from any rank ends so once for each rank that is lost. DeadlineExceeded;
+            ProtocolError: the message is longer than ``into``; Closed: the Group is closed.
+        """
+        if source is not None:
+            source = check_int("source", as_int("source", source), 0, self.size - 1)
+        if tag is not None:
+            tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
+        return self._receive(self._messages, into, source, tag, timeout)
+
+    def _receive(
+        self, channel: Channel, into: Local, source: int | None, tag: int | None, timeout: float | None
+    ) -> Operation[Message]:
+        """Do ``recv`` for the messages of a channel."""
+        self._check()
+        deadline_ns = 0 if timeout is None else self._deadline(timeout)
+        operation = channel.mailbox.receive(GroupReceive(source, channel.losses), into, source, tag, deadline_ns)
+        if source is not None:
+            there = self._team.ranks[source]
+            if self._members.wants_watch(there):
+                self._operations.note(self._defer("connect", 0, functools.partial(self._members.watch, there)))
+        return operation
+
+    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
+        """End what waits for a rank that is lost. On the control thread."""
+        self._members.peer_lost(link, error)
+
+    def _check(self) -> None:
+        self._core.check_process()
+        self._operations.check()
+        self._core.check_open()
+
+
+def _with_grace(deadline_ns: int) -> int:
+    """Return a later deadline; 0 stands for none."""
+    return deadline_ns + _GRACE_NS if deadline_ns else 0
+
+
+async def _named(team: Team, rank: int, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    """Do work of Members, whose errors name a rank by its number in the program; raise them with that in the group."""
+    try:
+        return await work(*args)
+    except ZerohopError as error:
+        raise team.named(error, rank) from None
