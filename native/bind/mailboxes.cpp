@@ -7,34 +7,35 @@ namespace zerohop::bind {
 
 namespace {
 
-nb::object receive(const std::shared_ptr<Engine>& engine, uint64_t mailbox, int64_t source, int64_t tag,
-                   const PyRegion& region, uint64_t offset, uint64_t nbytes, uint64_t deadline_ns) {
-    region.check(offset, nbytes);
-    if (region.get()->readonly()) {
-        throw nb::value_error("the local memory is read-only");
-    }
-    Request request;
-    request.kind = Kind::recv;
-    request.local = region.get();
-    request.local_offset = offset;
-    request.nbytes = nbytes;
-    request.deadline_ns = deadline_ns;
-    Posted posted;
-    {
-        const Released release;
-        posted = engine->post_tagged_receive(mailbox, {source, tag}, request);
-    }
-    return result(engine, posted, request);
+using Self = std::shared_ptr<Engine>;
+
+nb::object receive(const Self& engine, uint64_t mailbox, int64_t source, int64_t tag, const PyRegion* region,
+                   uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, uint64_t finder) {
+    return post_receive_by(engine, region, offset, nbytes, deadline_ns, [&](const Request& request) {
+        return engine->post_tagged_receive(mailbox, {source, tag}, request, finder);
+    });
+}
+
+nb::object claim(const Self& engine, uint64_t mailbox, uint64_t finder, const PyRegion& region, uint64_t offset,
+                 uint64_t nbytes, uint64_t deadline_ns) {
+    return post_receive_by(engine, &region, offset, nbytes, deadline_ns,
+                           [&](const Request& request) { return engine->post_claim(mailbox, finder, request); });
 }
 
 } // namespace
 
 void def_mailboxes(nb::class_<Engine>& engine) {
     engine
-        .def("post_tagged_receive", &receive, nb::arg("mailbox"), nb::arg("source"), nb::arg("tag"), nb::arg("region"),
-             nb::arg("offset"), nb::arg("nbytes"), nb::arg("deadline_ns"),
-             nb::sig("def post_tagged_receive(self, mailbox: int, source: int, tag: int, region: Region, offset: int, "
-                     "nbytes: int, deadline_ns: int) -> Op"))
+        .def("post_tagged_receive", &receive, nb::arg("mailbox"), nb::arg("source"), nb::arg("tag"),
+             nb::arg("region").none(), nb::arg("offset"), nb::arg("nbytes"), nb::arg("deadline_ns"),
+             nb::arg("finder") = 0,
+             nb::sig("def post_tagged_receive(self, mailbox: int, source: int, tag: int, region: Region | None, "
+                     "offset: int, nbytes: int, deadline_ns: int, finder: int = 0) -> Op"))
+        .def("post_claim", &claim, nb::arg("mailbox"), nb::arg("finder"), nb::arg("region"), nb::arg("offset"),
+             nb::arg("nbytes"), nb::arg("deadline_ns"),
+             nb::sig("def post_claim(self, mailbox: int, finder: int, region: Region, offset: int, nbytes: int, "
+                     "deadline_ns: int) -> Op"))
+        .def("release_found", &Engine::release_found, nb::arg("mailbox"), nb::arg("finder"), nb::call_guard<Released>())
         .def("open_mailbox", &Engine::open_mailbox, nb::arg("mailbox"), nb::call_guard<Released>())
         .def(
             "close_mailbox",

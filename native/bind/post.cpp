@@ -162,12 +162,8 @@ nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t n
     return result(engine, posted, request);
 }
 
-nb::object post_message(const Self& engine, const PyEndpoint& endpoint, Request& request, const PyRegion& region,
-                        uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
-    region.check(offset, nbytes);
-    request.local = region.get();
-    request.local_offset = offset;
-    request.nbytes = nbytes;
+nb::object post_message(const Self& engine, const PyEndpoint& endpoint, Request& request, uint64_t deadline_ns,
+                        bool nowait) {
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
     return result(engine, posted, request);
@@ -183,37 +179,22 @@ nb::object post_send(const Self& engine, const PyEndpoint& endpoint, const PyReg
         told = {std::get<0>(*envelope), std::get<1>(*envelope), std::get<2>(*envelope)};
         request.envelope = &told;
     }
-    return post_message(engine, endpoint, request, region, offset, nbytes, deadline_ns, nowait);
+    set_memory(request, region, offset, nbytes);
+    return post_message(engine, endpoint, request, deadline_ns, nowait);
 }
 
 nb::object post_recv(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
                      uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
-    if (region.get()->readonly()) {
-        throw nb::value_error("the local memory is read-only");
-    }
     Request request;
     request.kind = Kind::recv;
-    return post_message(engine, endpoint, request, region, offset, nbytes, deadline_ns, nowait);
+    set_memory(request, region, offset, nbytes);
+    return post_message(engine, endpoint, request, deadline_ns, nowait);
 }
 
 nb::object post_receive(const Self& engine, const PyRegion& region, uint64_t offset, uint64_t nbytes,
                         uint64_t deadline_ns) {
-    region.check(offset, nbytes);
-    if (region.get()->readonly()) {
-        throw nb::value_error("the local memory is read-only");
-    }
-    Request request;
-    request.kind = Kind::recv;
-    request.local = region.get();
-    request.local_offset = offset;
-    request.nbytes = nbytes;
-    request.deadline_ns = deadline_ns;
-    Posted posted;
-    {
-        const Released release;
-        posted = engine->post_receive(request);
-    }
-    return result(engine, posted, request);
+    return post_receive_by(engine, &region, offset, nbytes, deadline_ns,
+                           [&](const Request& request) { return engine->post_receive(request); });
 }
 
 nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t deadline_ns) {
@@ -225,6 +206,32 @@ nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t d
 }
 
 } // namespace
+
+void set_memory(Request& request, const PyRegion& region, uint64_t offset, uint64_t nbytes) {
+    region.check(offset, nbytes);
+    if (request.kind == Kind::recv && region.get()->readonly()) {
+        throw nb::value_error("the local memory is read-only");
+    }
+    request.local = region.get();
+    request.local_offset = offset;
+    request.nbytes = nbytes;
+}
+
+nb::object post_receive_by(const Self& engine, const PyRegion* region, uint64_t offset, uint64_t nbytes,
+                           uint64_t deadline_ns, const std::function<Posted(const Request&)>& post) {
+    Request request;
+    request.kind = Kind::recv;
+    if (region != nullptr) {
+        set_memory(request, *region, offset, nbytes);
+    }
+    request.deadline_ns = deadline_ns;
+    Posted posted;
+    {
+        const Released release;
+        posted = post(request);
+    }
+    return result(engine, posted, request);
+}
 
 nb::object result(const Self& engine, Posted& posted, const Request& request) {
     switch (posted.what) {

@@ -76,7 +76,13 @@ public:
     // Posts a receive that the next message of any peer ends, unless a receive of its lane waits for that.
     [[nodiscard]] Posted post_receive(const Request& request);
     // Posts a receive of a group's tagged messages. The value of one that ends well: value_of() the message's envelope.
-    [[nodiscard]] Posted post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request);
+    // `finder`: see PostedRecv; the bytes done are then the message's length.
+    [[nodiscard]] Posted post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request,
+                                             uint64_t finder = 0);
+    // Receives the message that a tagged receive has found.
+    [[nodiscard]] Posted post_claim(uint64_t scope, uint64_t finder, const Request& request);
+    // Lets other receives take it.
+    void release_found(uint64_t scope, uint64_t finder);
     // Forgets a member's peer that is lost; see Mailbox::forget_peer().
     [[nodiscard]] std::vector<uint32_t> forget_member(uint64_t scope, int peer, const std::vector<uint32_t>& more) {
         return mailboxes_.at(scope)->forget_peer(peer, more);
@@ -160,6 +166,9 @@ public:
     [[nodiscard]] Statistics statistics();
 
 private:
+    template <typename Post>
+    [[nodiscard]] Posted post_to_mailbox(uint64_t scope, const Request& request, uint64_t finder, const Post& post);
+    static void match(const std::shared_ptr<Mailbox>& mailbox, const Mailbox::Posting& posting);
     Found poll() override;
     void tick(uint64_t now) override;
     Left left(uint64_t now) override;

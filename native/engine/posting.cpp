@@ -134,27 +134,49 @@ Posted Engine::post_receive(const Request& request) {
     return {Posted::What::posted, {}, std::move(op)};
 }
 
-Posted Engine::post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request) {
-    if (closed()) {
-        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
-    }
-    Pin<Region> local;
-    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
-        return {Posted::What::failed, pinned};
-    }
-    OpRef op = operations().create(request.deadline_ns, request.started_ns);
+Posted Engine::post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request, uint64_t finder) {
+    return post_to_mailbox(scope, request, finder,
+                           [&](Mailbox& mailbox, PostedRecv recv) { return mailbox.post(wanted, std::move(recv)); });
+}
+
+Posted Engine::post_claim(uint64_t scope, uint64_t finder, const Request& request) {
+    return post_to_mailbox(scope, request, 0,
+                           [&](Mailbox& mailbox, PostedRecv recv) { return mailbox.claim(finder, std::move(recv)); });
+}
+
+void Engine::release_found(uint64_t scope, uint64_t finder) {
     const std::shared_ptr<Mailbox> mailbox = mailboxes_.at(scope);
-    const Mailbox::Posting posting =
-        mailbox->post(wanted, {op, std::move(local), request.local_offset, request.nbytes});
-    if (!posting.failed.ok()) {
-        op->finish(posting.failed, 0, value_of(Envelope{scope, posting.source, 0}));
-    }
+    match(mailbox, mailbox->claim(finder, {}));
+}
+
+void Engine::match(const std::shared_ptr<Mailbox>& mailbox, const Mailbox::Posting& posting) {
     if (posting.here) {
         mailbox->place();
     }
     for (const auto& lane : posting.lanes) {
         lane->match_with(mailbox);
     }
+}
+
+template <typename Post>
+Posted Engine::post_to_mailbox(uint64_t scope, const Request& request, uint64_t finder, const Post& post) {
+    if (closed()) {
+        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
+    }
+    Pin<Region> local; // none for a receive that only finds its message
+    if (request.local) {
+        if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+            return {Posted::What::failed, pinned};
+        }
+    }
+    OpRef op = operations().create(request.deadline_ns, request.started_ns);
+    const std::shared_ptr<Mailbox> mailbox = mailboxes_.at(scope);
+    const Mailbox::Posting posting =
+        post(*mailbox, {op, std::move(local), request.local_offset, request.nbytes, finder});
+    if (!posting.failed.ok()) {
+        op->finish(posting.failed, 0, value_of(Envelope{scope, posting.source, 0}));
+    }
+    match(mailbox, posting);
     note_pending(request.deadline_ns, request.started_ns);
     if (closed()) { // since the look above; nobody else would end it
         op->finish({Status::closed, Reason::context_closed});

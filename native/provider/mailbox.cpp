@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kMostMembers = 1024; // numbers that one peer may send with
 // Messages of closed lanes that a mailbox keeps, of 8 KiB at most: a peer that connects again and again leaves no more.
 constexpr size_t kMostOrphans = 4096;
+constexpr Outcome kGone{Status::peer_lost, Reason::given_up};
 
 } // namespace
 
@@ -38,10 +39,14 @@ bool Mailbox::keep(const Envelope& envelope, const std::shared_ptr<Endpoint>& la
 
 std::optional<Mailbox::Pair> Mailbox::take(const Endpoint* lane, Lanes& others) {
     std::list<Waiting> ended; // destroyed after the lock is given back
+    std::vector<Claim> claims;
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) {
         const auto found = std::ranges::find(kept_, lane, [](const Kept& kept) { return kept.lane.get(); });
         return found == kept_.end() ? std::nullopt : std::optional(Pair{&*found, {}});
+    }
+    if (std::optional<Pair> claimed = next_claim(lane, others, claims)) {
+        return claimed;
     }
     std::set<const Kept*> spoken; // for older receives
     for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -76,23 +81,111 @@ std::list<Mailbox::Kept>::iterator Mailbox::first_for(const Wanted& wanted, cons
 
 void Mailbox::decide(Kept* kept, bool taken) {
     std::list<Kept> ended; // destroyed after the lock is given back
+    std::vector<Claim> claims;
+    {
+        const std::lock_guard lock(mutex_);
+        kept->in_hand = kept->finder != 0; // a claim that has ended leaves it for the next one
+        if (taken) {
+            forget_claims(*kept, claims);
+            const auto found = std::ranges::find(kept_, kept, [](const Kept& each) { return &each; });
+            orphans_ -= found->lane ? 0 : 1;
+            ended.splice(ended.end(), kept_, found);
+        }
+    }
+    finish(claims, kGone);
+}
+
+void Mailbox::found(Kept* kept, PostedRecv& recv) {
+    {
+        const std::lock_guard lock(mutex_);
+        kept->finder = recv.finder;
+    }
+    if (recv.op->finish({}, kept->send.nbytes, value_of(kept->envelope))) {
+        return;
+    }
     const std::lock_guard lock(mutex_);
+    kept->finder = 0;
     kept->in_hand = false;
-    if (taken) {
-        const auto found = std::ranges::find(kept_, kept, [](const Kept& each) { return &each; });
-        orphans_ -= found->lane ? 0 : 1;
-        ended.splice(ended.end(), kept_, found);
+}
+
+Mailbox::Posting Mailbox::claim(uint64_t finder, PostedRecv recv) {
+    const std::lock_guard lock(mutex_);
+    Posting posting;
+    const auto kept = std::ranges::find_if(kept_, [&](const Kept& each) { return each.finder == finder; });
+    if (kept == kept_.end()) {
+        posting.failed = closed_.ok() ? kGone : closed_;
+        return posting;
+    }
+    if (kept->lane) {
+        posting.lanes.insert(kept->lane);
+    } else {
+        posting.here = true;
+    }
+    if (recv.op) {
+        claims_.push_back({&*kept, std::move(recv)});
+    } else {
+        kept->finder = 0;
+        kept->in_hand = false;
+    }
+    return posting;
+}
+
+// The caller holds the lock.
+std::optional<Mailbox::Pair> Mailbox::next_claim(const Endpoint* lane, Lanes& others, std::vector<Claim>& ended) {
+    const auto done = std::ranges::stable_partition(claims_, [](const Claim& claim) { return !claim.recv.op->done(); });
+    ended.insert(ended.end(), std::move_iterator(done.begin()), std::move_iterator(done.end()));
+    claims_.erase(done.begin(), done.end());
+    for (auto it = claims_.begin(); it != claims_.end(); ++it) {
+        if (it->kept->lane.get() == lane) {
+            Pair pair{it->kept, std::move(it->recv)};
+            claims_.erase(it);
+            return pair;
+        }
+        if (it->kept->lane) {
+            others.insert(it->kept->lane);
+        }
+    }
+    return std::nullopt;
+}
+
+// Takes the claims of a message that goes. The caller holds the lock, and ends them when it has given it back.
+void Mailbox::forget_claims(const Kept& kept, std::vector<Claim>& ended) {
+    for (auto it = claims_.begin(); it != claims_.end();) {
+        if (it->kept == &kept) {
+            ended.push_back(std::move(*it));
+            it = claims_.erase(it);
+        } else {
+            ++it;
+        }
+    }
+}
+
+void Mailbox::finish(const std::vector<Claim>& claims, Outcome outcome) {
+    for (const Claim& claim : claims) {
+        claim.recv.op->finish(outcome);
     }
 }
 
 bool Mailbox::withdraw(const Endpoint* lane, uint32_t ticket) {
-    const std::lock_guard lock(mutex_);
-    return std::erase_if(kept_,
-                         [&](const Kept& kept) { return kept.lane.get() == lane && kept.send.ticket == ticket; }) != 0;
+    std::vector<Claim> ended;
+    bool here = false;
+    {
+        const std::lock_guard lock(mutex_);
+        here = std::erase_if(kept_, [&](const Kept& kept) {
+                   const bool is_it = kept.lane.get() == lane && kept.send.ticket == ticket;
+                   if (is_it) {
+                       forget_claims(kept, ended);
+                   }
+                   return is_it;
+               }) != 0;
+    }
+    finish(ended, kGone);
+    return here;
 }
 
 void Mailbox::lane_closed(const Endpoint* lane) {
     std::list<Kept> gone;
+    std::vector<Claim> ended;
     {
         const std::lock_guard lock(mutex_);
         for (auto it = kept_.begin(); it != kept_.end();) {
@@ -106,10 +199,12 @@ void Mailbox::lane_closed(const Endpoint* lane) {
                 kept->lane.reset();
                 ++orphans_;
             } else {
+                forget_claims(*kept, ended);
                 gone.splice(gone.end(), kept_, kept);
             }
         }
     }
+    finish(ended, {Status::peer_lost, Reason::lane_closed});
     place();
 }
 
@@ -159,6 +254,10 @@ void Mailbox::place() {
         const Kept& kept = *pair->kept;
         const uint64_t value = value_of(kept.envelope);
         bool taken = true;
+        if (pair->recv.op && pair->recv.only_finds(kept.send.nbytes)) {
+            found(pair->kept, pair->recv);
+            continue;
+        }
         if (!pair->recv.op) {
             taken = true; // the mailbox is closed
         } else if (pair->recv.local->moved()) {
@@ -263,6 +362,7 @@ void Mailbox::open() {
 
 Mailbox::Lanes Mailbox::close(Outcome outcome) {
     std::list<Waiting> ended;
+    std::vector<Claim> claims;
     Lanes lanes;
     {
         const std::lock_guard lock(mutex_);
@@ -274,10 +374,12 @@ Mailbox::Lanes Mailbox::close(Outcome outcome) {
         is_open_ = false;
         closed_ = outcome;
         ended.swap(waiting_);
+        claims.swap(claims_);
     }
     for (const Waiting& waiting : ended) {
         waiting.recv.op->finish(outcome);
     }
+    finish(claims, outcome);
     place();
     return lanes;
 }

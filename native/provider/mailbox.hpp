@@ -40,7 +40,8 @@ public:
         Envelope envelope;
         std::shared_ptr<Endpoint> lane;
         ArrivedSend send;
-        bool in_hand = false; // taken, and not decided
+        bool in_hand = false; // taken, and not decided; or found
+        uint64_t finder = 0;  // the number of the receive that has found it, and left it here for claim()
     };
     using Lanes = std::set<std::shared_ptr<Endpoint>>;
 
@@ -52,12 +53,14 @@ public:
         Kept* kept = nullptr;
         PostedRecv recv; // without an operation once the mailbox is closed: the message is to be refused
     };
-    // Takes the oldest receive whose oldest message is one of the lane's. decide() comes next. `others`: lanes that
-    // have the oldest message of another receive; call their match_with().
+    // Takes the oldest receive whose oldest message is one of the lane's. decide() comes next, or found(). `others`:
+    // lanes that have the oldest message of another receive; call their match_with().
     [[nodiscard]] std::optional<Pair> take(const Endpoint* lane, Lanes& others);
     // Says whether the receive took the message. If it did not, it had ended before, and the message is for another
     // one.
     void decide(Kept* kept, bool taken);
+    // Ends a receive that only finds its message, which stays for claim().
+    void found(Kept* kept, PostedRecv& recv);
     // Forgets a message that its sender has given up.
     [[nodiscard]] bool withdraw(const Endpoint* lane, uint32_t ticket);
     // Keeps small messages of a lane that closes, and forgets those whose bytes have not come, and will not.
@@ -73,6 +76,9 @@ public:
     [[nodiscard]] Posting post(const Wanted& wanted, PostedRecv recv);
     // Any thread. Pairs messages of lanes that have closed.
     void place();
+    // Any thread. Has a message that a receive has found put into memory; without an operation: lets other receives
+    // take it. Fails if its sender has given it up, or its bytes have not come and will not.
+    [[nodiscard]] Posting claim(uint64_t finder, PostedRecv recv);
 
     // Notes with which numbers a peer sends; false if they are too many.
     [[nodiscard]] bool note_member(int peer, uint32_t source);
@@ -95,7 +101,14 @@ private:
         Wanted wanted;
         PostedRecv recv;
     };
+    struct Claim {
+        Kept* kept = nullptr;
+        PostedRecv recv;
+    };
     void forget_loss(uint32_t source);
+    static void finish(const std::vector<Claim>& claims, Outcome outcome);
+    void forget_claims(const Kept& kept, std::vector<Claim>& ended);
+    [[nodiscard]] std::optional<Pair> next_claim(const Endpoint* lane, Lanes& others, std::vector<Claim>& ended);
     using Place = std::list<Waiting>::iterator;
     [[nodiscard]] std::set<const Kept*> spoken_for(std::vector<Place>* without);
     [[nodiscard]] std::list<Kept>::iterator first_for(const Wanted& wanted, const std::set<const Kept*>& spoken);
@@ -105,6 +118,7 @@ private:
     std::mutex placing_; // held while messages of closed lanes are paired, so that they keep their order
     std::list<Kept> kept_;
     std::list<Waiting> waiting_;
+    std::vector<Claim> claims_;
     std::vector<std::pair<uint32_t, Outcome>> lost_;
     std::vector<uint32_t> untold_;              // lost senders of which no receive of any sender has told
     std::map<int, std::set<uint32_t>> members_; // by the ids of peers

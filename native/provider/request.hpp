@@ -98,6 +98,11 @@ struct PostedRecv {
     Pin<Region> local;
     uint64_t offset = 0;
     uint64_t nbytes = 0;
+    // A number, not 0, of a receive that ends well, and without the bytes, if the message is longer than the memory or
+    // there is no memory: Mailbox::claim() names memory for it, by that number. Only for tagged messages.
+    uint64_t finder = 0;
+
+    [[nodiscard]] bool only_finds(uint64_t length) const { return finder != 0 && (!local || length > nbytes); }
 };
 
 inline Message message_of(const Request& request) {

@@ -161,6 +161,10 @@ void FramedEndpoint::pair_up(const std::shared_ptr<Mailbox>& mailbox) {
         Mailbox::Kept& kept = *pair->kept;
         const uint32_t ticket = kept.send.ticket;
         bool taken = true;
+        if (pair->recv.op && pair->recv.only_finds(kept.send.nbytes)) {
+            mailbox->found(pair->kept, pair->recv);
+            continue;
+        }
         if (pair->recv.op) {
             taken = grant_or_end(pair->recv, kept.send, value_of(kept.envelope));
         } else {

@@ -151,8 +151,10 @@ class Context(StridedTransfers, NotCopyable):
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
         protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous, its last axis innermost. The allocation
         behind it is registered once, and found again while its owner lives; a GPU's, while the driver gives it the same
-        id. Raw pointers to host memory are registered each time. Memory that processes on this host can map, from
-        ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
+        id. Raw pointers to host memory are registered each time. The device of a raw pointer may also be ``"device"``,
+        the one whose driver knows the address, or ``"auto"``, the same, or the host if no driver knows it. Memory that
+        processes on this host can map, from ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is
+        recognised.
 
         Freeing a raw pointer before the Memory is closed is the caller's error. A tensor of torch may get other memory
         (``p.data = x``, ``module.half()``): the Memory stays what it was. torch refuses to ``resize_`` a tensor on the

@@ -20,7 +20,7 @@ from zerohop._native import (
     begin_posting,
     stop_posting,
 )
-from zerohop.core.base.deadlines import nanoseconds_of, seconds_of, wait_with_timeout
+from zerohop.core.base.deadlines import deadline_after, nanoseconds_of, seconds_of, wait_with_timeout
 from zerohop.core.base.peer_text import one_line, quoted
 from zerohop.core.base.resource import AsyncCloseable, Closeable, NotCopyable
 from zerohop.core.base.sandbox import random_bytes
@@ -42,6 +42,7 @@ from zerohop.core.peers.queue_pairs import QueuePair, open_queue_pair
 from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
+from zerohop.core.runtime.endings import Endings
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.kernel_work import KernelWork, carry_out
 from zerohop.core.runtime.native_operation import InFlight, begun
@@ -74,6 +75,7 @@ __all__ = [
     "Closeable",
     "Connection",
     "Context",
+    "Endings",
     "Explanation",
     "Face",
     "InFlight",
@@ -100,6 +102,8 @@ __all__ = [
     "call",
     "carry_out",
     "check_device",
+    "deadline_after",
+    "endings_of",
     "give_up",
     "index_array",
     "is_open",
@@ -446,6 +450,18 @@ def _ring_of(link: Link) -> Endpoint | None:
     """Return this side's end of the lane for messages if that is a ring in memory."""
     lane = link.message_lane
     return None if lane is None or link.path(HOST).explanation.form != RING else lane.endpoint
+
+
+def endings_of(context: Context) -> Endings[Any]:
+    """Return an empty collection for Operations of a Context.
+
+    Raises:
+        LimitReached: there is no descriptor left to wait with.
+        Closed: the Context is closed.
+    """
+    core = core_of(context)
+    core.check_open()
+    return Endings(core)
 
 
 def check_device(context: Context, name: str) -> None:

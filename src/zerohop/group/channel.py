@@ -24,6 +24,9 @@ class Use(enum.IntEnum):
 
     MESSAGES = 0
     COLLECTIVES = 1
+    # To a completion object that the receiver has registered: active messages, and the ends of puts and gets.
+    ACTIVE = 2
+    SIGNALS = 3
 
 
 class Team:
@@ -58,25 +61,37 @@ class Team:
 
 
 class Channel:
-    """Receives the messages of one use of a group, and addresses those to other ranks.
+    """Addresses the messages of one use of a group, and receives those to this rank once it is open.
 
     Ranks are numbers of the group. Each rank has a mailbox for each use of each of its groups, whose numbers all follow
     from one secret, so that ranks need not exchange them.
 
     Attributes:
         team: the ranks.
-        mailbox: where this rank receives.
+        mailbox: where this rank receives, from ``open`` on.
         losses: why each lost rank is gone.
     """
 
-    def __init__(self, core: Any, team: Team, use: Use, secret_of: Callable[[int], int]) -> None:
-        """Open the mailbox of this rank; ``secret_of`` returns the secret of a rank of the program that was reached."""
+    mailbox: Mailbox
+
+    def __init__(self, team: Team, use: Use, secret_of: Callable[[int], int], number: int = 0) -> None:
+        """Address the messages of a use.
+
+        Args:
+            team: the ranks.
+            use: what the messages are for.
+            secret_of: returns the secret of a rank of the program that was reached.
+            number: that of a completion object.
+        """
         self.team = team
         self.losses: dict[int, ZerohopError] = {}
         self._secret_of = secret_of
-        self._label = team.name + bytes([use])
+        self._label = team.name + bytes([use]) + number.to_bytes(_NUMBER_BYTES, "little")
         self._numbers: dict[int, tuple[int, int]] = {}
-        self.mailbox = Mailbox(core, self._number(secret_of(team.ranks[team.rank])))
+
+    def open(self, core: Any) -> None:
+        """Open the mailbox of this rank."""
+        self.mailbox = Mailbox(core, self._number(self._secret_of(self.team.ranks[self.team.rank])))
 
     def envelope(self, number: int, tag: int) -> tuple[int, int, int]:
         """Return the envelope of a message to a rank that was reached. Any thread."""

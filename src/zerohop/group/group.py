@@ -12,8 +12,9 @@ from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import Face, seconds_of
 from zerohop.errors import Closed
 from zerohop.group.channel import Team
+from zerohop.group.collectives.calls import Collectives
 from zerohop.group.launchers import launch_of_process
-from zerohop.group.messaging import Messaging
+from zerohop.group.posting import Posting
 from zerohop.group.stores import Exchanged, allgather_of, counts_of, prefix_of, store_of
 from zerohop.shown import shown
 
@@ -32,7 +33,7 @@ _LABEL_BYTES: Final = 16
 _SHOWN: Final = 8  # ranks in a text
 
 
-class Group(Messaging):
+class Group(Collectives, Posting):
     """Represents this process as one of the ranks of a program. Thread-safe; a context manager, also an async one.
 
     Each rank makes its Group with the same store, and any rank reaches any other by its number. Nothing waits for ranks

@@ -1,18 +1,21 @@
-"""Declares the Operation of a receive of a Group, and its value."""
+"""Declares the Operations of a Group's receives, and their values."""
 
 # ruff: noqa: D102 - Operation documents result()
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerohop._native import Reason
 from zerohop.core.face import InFlight
-from zerohop.errors import PeerLost, ZerohopError
+from zerohop.errors import Closed, PeerLost, ZerohopError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop._native import Op
+    from zerohop.core.face import Local, Mailbox, Operation
 
 _TAG_BITS = 32
 MOST_TAG = (1 << _TAG_BITS) - 1
@@ -30,6 +33,80 @@ class Message(NamedTuple):
     source: int
     tag: int
     nbytes: int
+
+
+class Arrival:
+    """Describes a message that has arrived, and has still to be received. It goes to nobody else.
+
+    When this object is dropped before ``recv``, other receives may take the message.
+
+    Attributes:
+        source: the rank that has sent it.
+        tag: its tag.
+        nbytes: its length.
+    """
+
+    __slots__ = ("_found", "nbytes", "source", "tag")
+
+    def __init__(self, source: int, tag: int, nbytes: int, found: Found) -> None:
+        self.source = source
+        self.tag = tag
+        self.nbytes = nbytes
+        self._found = found
+
+    def recv(self, into: Local, *, timeout: float | None = None) -> Operation[Message]:
+        """Receive the message.
+
+        Args:
+            into: a Memory, a View, or any object that ``Context.register`` takes, of the host or a GPU, with room for
+                the message.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: those of ``Group.recv``; PeerLost also if the
+                sender has given the message up, or it was received before.
+        """
+        return self._found.claim(self.source, into, timeout)
+
+    def __repr__(self) -> str:
+        return f"<Arrival of {self.nbytes} bytes from rank {self.source}, tag {self.tag}>"
+
+
+class Found:
+    """Stands for a message that a receive finds, or will find, and gives it back when it is dropped."""
+
+    def __init__(
+        self, mailbox: Mailbox, losses: dict[int, ZerohopError], number: int, deadline: Callable[[float | None], int]
+    ) -> None:
+        """Stand for what the receive with this number finds."""
+        self._mailbox = mailbox
+        self._losses = losses
+        self.number = number
+        self._deadline = deadline
+        self._native: Op | None = None
+        self._claimed = False
+
+    def find(self, native: Op) -> None:
+        """Note the receive."""
+        self._native = native
+
+    def received(self) -> None:
+        """Note that the message has been received with the receive itself."""
+        self._claimed = True
+
+    def claim(self, source: int, into: Local, timeout: float | None) -> Operation[Message]:
+        """Receive the message."""
+        if self._claimed:
+            raise Closed("this message was received already", fix="keep what the first recv() gave")
+        operation = self._mailbox.claim(GroupReceive(source, self._losses), self.number, into, self._deadline(timeout))
+        self._claimed = True
+        return operation
+
+    def __del__(self) -> None:
+        native = self._native
+        if native is not None and not self._claimed:
+            native.cancel()
+            self._mailbox.release(self.number)
 
 
 class GroupReceive(InFlight[Message]):
@@ -66,3 +143,26 @@ class GroupReceive(InFlight[Message]):
         if rank is None or not isinstance(error, ZerohopError) or error.reason.startswith(f"rank {rank}"):
             return error
         return replace(error, reason=f"rank {rank}: {error.reason}")
+
+
+class GroupProbe(GroupReceive):
+    """Represents a receive that leaves a message that is longer than its memory; value: then an Arrival."""
+
+    __slots__ = ("_found", "_room")
+
+    def __init__(self, source: int | None, losses: dict[int, ZerohopError], found: Found, room: int = -1) -> None:
+        """Wait for a rank; None: any. ``room``: bytes of the memory; -1: there is none."""
+        super().__init__(source, losses)
+        self._found = found
+        self._room = room
+
+    def _begin(self, core: Any, kind: str, path: Any, nbytes: int, native: Op, keep: object) -> None:
+        self._found.find(native)
+        super()._begin(core, kind, path, nbytes, native, keep)
+
+    def _value_of(self, native: Op) -> Any:
+        message = super()._value_of(native)
+        if message.nbytes > self._room:
+            return Arrival(*message, self._found)
+        self._found.received()
+        return message

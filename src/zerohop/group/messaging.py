@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import Face, OperationGroup, send_to_mailbox
 from zerohop.errors import ZerohopError
 from zerohop.group.channel import Channel, Team, Use
-from zerohop.group.messages import MOST_TAG, GroupReceive
+from zerohop.group.messages import MOST_TAG, Found, GroupProbe, GroupReceive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop.core.face import Connection, Link, Local, Operation
     from zerohop.group.members import Members
-    from zerohop.group.messages import Message
+    from zerohop.group.messages import Arrival, Message
 
 T = TypeVar("T")
 
@@ -40,16 +41,22 @@ class Messaging(Face):
 
     def _open(self, members: Members, team: Team) -> None:
         self._operations = OperationGroup(self._core)
+        self._finders = count(1)
+        # Not a method: objects that keep it would keep this one, whose destructor ends it.
+        self._deadline_by = functools.partial(_deadline, self._core, self._timeout_s)
         self._team = team
-        self._messages = Channel(self._core, team, Use.MESSAGES, members.secret_of)
-        self._collectives = Channel(self._core, team, Use.COLLECTIVES, members.secret_of)
+        self._messages = Channel(team, Use.MESSAGES, members.secret_of)
+        self._collectives = Channel(team, Use.COLLECTIVES, members.secret_of)
+        self._channels = [self._messages, self._collectives]
+        for channel in self._channels:
+            channel.open(self._core)
         self._subgroups: Counter[tuple[int, ...]] = Counter()
         self.ranks = tuple(team.ranks)
         self._members = members
-        members.attach((self._messages, self._collectives))
+        members.attach(tuple(self._channels))
 
     def _close_channels(self) -> None:
-        channels = self._messages, self._collectives
+        channels = tuple(self._channels)
         self._members.detach(channels)
         for channel in channels:
             channel.mailbox.close()
@@ -105,14 +112,29 @@ class Messaging(Face):
         tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
         return self._send(self._messages, source, rank, tag, timeout)
 
-    def _send(self, channel: Channel, source: Local, rank: int, tag: int, timeout: float | None) -> Operation[int]:
-        """Do ``send`` for the messages of a channel."""
+    def _send(
+        self,
+        channel: Channel,
+        source: Local,
+        rank: int,
+        tag: int,
+        timeout: float | None,
+        *,
+        nowait: bool = False,
+        later: bool = False,
+    ) -> Operation[int]:
+        """Do ``send`` for the messages of a channel.
+
+        If there is no room, ``nowait`` raises WouldBlock. With ``later`` the message takes its turn on the control
+        thread, behind those that do and ahead of all later ones.
+        """
         self._check()
         view = self._view(source)
         members, there = self._members, self._team.ranks[rank]
         connection = members.ready(there)
-        if connection is not None:
-            return send_to_mailbox(connection, view, channel.envelope(rank, tag), self._timeout_of(timeout))
+        if connection is not None and not later:
+            envelope = channel.envelope(rank, tag)
+            return send_to_mailbox(connection, view, envelope, self._timeout_of(timeout), nowait=nowait)
         deadline_ns = self._deadline(timeout)
         end = members.queue(there)
         work = functools.partial(
@@ -153,18 +175,42 @@ class Messaging(Face):
             tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
         return self._receive(self._messages, into, source, tag, timeout)
 
+    def probe(
+        self, source: int | None = None, *, tag: int | None = None, timeout: float | None = None
+    ) -> Operation[Arrival]:
+        """Wait for a message and leave it there; value: an Arrival, whose ``recv`` receives it.
+
+        So a program learns the length before it has memory. The message goes to nobody else. Arguments and errors are
+        those of ``recv``.
+        """
+        if source is not None:
+            source = check_int("source", as_int("source", source), 0, self.size - 1)
+        if tag is not None:
+            tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
+        found = Found(self._messages.mailbox, self._messages.losses, next(self._finders), self._deadline_by)
+        operation: Any = GroupProbe(source, self._messages.losses, found)
+        return self._receive(self._messages, None, source, tag, timeout, operation, found.number)
+
     def _receive(
-        self, channel: Channel, into: Local, source: int | None, tag: int | None, timeout: float | None
-    ) -> Operation[Message]:
-        """Do ``recv`` for the messages of a channel."""
+        self,
+        channel: Channel,
+        into: Local | None,
+        source: int | None,
+        tag: int | None,
+        timeout: float | None,
+        operation: Any = None,
+        finder: int = 0,
+    ) -> Operation[Any]:
+        """Do ``recv`` for the messages of a channel, or ``probe`` with an Operation and the number of the finder."""
         self._check()
         deadline_ns = 0 if timeout is None else self._deadline(timeout)
-        operation = channel.mailbox.receive(GroupReceive(source, channel.losses), into, source, tag, deadline_ns)
+        receive = GroupReceive(source, channel.losses) if operation is None else operation
+        posted: Operation[Any] = channel.mailbox.receive(receive, into, source, tag, deadline_ns, finder)
         if source is not None:
             there = self._team.ranks[source]
             if self._members.wants_watch(there):
                 self._operations.note(self._defer("connect", 0, functools.partial(self._members.watch, there)))
-        return operation
+        return posted
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """End what waits for a rank that is lost. On the control thread."""
@@ -174,6 +220,12 @@ class Messaging(Face):
         self._core.check_process()
         self._operations.check()
         self._core.check_open()
+
+
+def _deadline(core: Any, own_s: float | None, timeout: float | None) -> int:
+    """Return the deadline of a call of a group with a timeout of its own, on the monotonic clock; 0: none."""
+    deadline: int = core.deadline(own_s if timeout is None else timeout)
+    return deadline
 
 
 def _with_grace(deadline_ns: int) -> int:

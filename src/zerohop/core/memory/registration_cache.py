@@ -18,7 +18,7 @@ from zerohop.core.base import closed_engine, sandbox, threads
 from zerohop.core.memory import shared_pages, sources
 from zerohop.core.memory.living import Living
 from zerohop.core.memory.registration import Registration
-from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, GPUS
+from zerohop.core.runtime.devices import ANY_MEMORY, DEVICE_BY_ADDRESS, GPUS, HOST
 from zerohop.errors import Closed, LimitReached, RegistrationFailed, Unsupported, ZerohopError, from_native
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class RegistrationCache:
         self._retention.drain()
         self._expire_some()
         known = self._of_address(source.base, source.extent)
+        if source.device == ANY_MEMORY:
+            on_host = known is None and self._engine.describe(source.address, source.nbytes) is None
+            source = source._replace(device=HOST if on_host else DEVICE_BY_ADDRESS)
         if known is not None:
             if source.device not in (known.device, DEVICE_BY_ADDRESS):
                 self._devices.index_of(source.device)

@@ -21,7 +21,7 @@ from zerohop._native import buffer_start, may_write
 from zerohop.core.memory import dlpack, holders, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, count_of, is_masked, layout_of, require_rows
 from zerohop.core.memory.source import Moved, Source, whole_allocation
-from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
+from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST, SOME_DEVICE
 from zerohop.shown import shown
 
 if TYPE_CHECKING:
@@ -252,5 +252,9 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in (address, nbytes)):
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str) or not device:  # an empty one would mean: whose memory the address is
-        raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {shown(device)}')
+        raise TypeError(
+            f'the device of raw memory is a name such as "host" or "sim:0", or "device" or "auto", not {shown(device)}'
+        )
+    if device == SOME_DEVICE:
+        device = DEVICE_BY_ADDRESS
     return whole_allocation(address, nbytes, device, False, None, None, may_be_shared=device == HOST)

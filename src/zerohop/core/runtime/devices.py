@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 HOST: Final = "host"
 # Name of a device that the driver has to find by the address, because `__cuda_array_interface__` names none.
 DEVICE_BY_ADDRESS: Final = ""
+# What a caller may say of a raw pointer in place of a device's name: some device's, or the driver is to say.
+SOME_DEVICE: Final = "device"
+ANY_MEMORY: Final = "auto"
 # Kinds of devices whose driver knows memory by its address.
 GPUS: Final = ("cuda", "hip")
 _HOST_INDEX: Final = -1

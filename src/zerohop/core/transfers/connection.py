@@ -219,14 +219,19 @@ class Connection(Closeable, NotCopyable):
 
 
 def send_to_mailbox(
-    connection: Connection, source: Memory | View | Any, envelope: tuple[int, int, int], timeout: float | None
+    connection: Connection,
+    source: Memory | View | Any,
+    envelope: tuple[int, int, int],
+    timeout: float | None,
+    *,
+    nowait: bool = False,
 ) -> Operation[int]:
     """Send a message to a mailbox of the peer; ``envelope``: its number, the sender's number, and the tag.
 
     Done means that the source may be reused: a message of up to 8 KiB of host memory may still wait at the peer.
-    Errors as of ``Connection.send``.
+    Errors as of ``Connection.send``, and with ``nowait`` as of ``Connection.send_nowait``.
     """
-    return connection._send(source, timeout, nowait=False, envelope=envelope)
+    return connection._send(source, timeout, nowait=nowait, envelope=envelope)
 
 
 class Received(NamedTuple):

@@ -12,6 +12,9 @@ from zerohop.core.transfers.connection import room_for_message
 from zerohop.errors import from_native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop._native import Op, Region
     from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.peers.peer_link import PeerLink
@@ -44,33 +47,65 @@ class Mailbox:
         source: int | None,
         tag: int | None,
         deadline_ns: int,
+        finder: int = 0,
     ) -> Operation[T]:
-        """Receive a message into memory.
+        """Receive a message into memory, or find one.
 
         Args:
             operation: a new object, which represents the receive. The native value of one that ends well is the
                 sender's number, shifted by 32 bits to the left, and the tag; that of one that ends with the loss of a
                 sender has its number likewise.
-            into: a Memory, a View, or any object that ``Context.register`` takes, with room for the message.
+            into: a Memory, a View, or any object that ``Context.register`` takes, with room for the message; None if a
+                message is only to be found.
             source: the number of the sender; None: any.
             tag: the tag; None: any.
             deadline_ns: on the monotonic clock; 0: none.
+            finder: a number of the caller's, one for each such receive: a message that is longer than the memory, or
+                for which there is none, stays, and goes to nobody else until ``claim`` or ``release`` with that number.
+                The receive ends well; its bytes done are the message's length.
 
         Raises:
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
         """
-        core = self._core
-        view = room_for_message(core, into)
-        core.check_open()
         wanted = _ANY if source is None else source, _ANY if tag is None else tag
+        engine = self._core.engine
+
+        def post(region: Region | None, offset: int, nbytes: int) -> Op:
+            return engine.post_tagged_receive(self.number, *wanted, region, offset, nbytes, deadline_ns, finder)
+
+        return self._post(operation, into, post)
+
+    def claim(self, operation: InFlight[T], finder: int, into: Memory | View | Any, deadline_ns: int) -> Operation[T]:
+        """Receive the message that was found by a number; arguments, values and errors as those of ``receive``.
+
+        PeerLost: its sender has given it up, or is gone and had not sent its bytes, or it was claimed before.
+        """
+        engine = self._core.engine
+
+        def post(region: Region | None, offset: int, nbytes: int) -> Op:
+            assert region is not None
+            return engine.post_claim(self.number, finder, region, offset, nbytes, deadline_ns)
+
+        return self._post(operation, into, post)
+
+    def release(self, finder: int) -> None:
+        """Let others receive the message that was found by a number. Does nothing if there is none."""
+        if not self._core.gone:
+            self._core.engine.release_found(self.number, finder)
+
+    def _post(
+        self, operation: InFlight[T], into: Memory | View | Any | None, post: Callable[[Region | None, int, int], Op]
+    ) -> Operation[T]:
+        core = self._core
+        view = None if into is None else room_for_message(core, into)
+        core.check_open()
+        nbytes = 0 if view is None else view.nbytes
         try:
-            posted = core.engine.post_tagged_receive(
-                self.number, *wanted, region_of(view), offset_of(view), view.nbytes, deadline_ns
-            )
+            posted = post(None, 0, 0) if view is None else post(region_of(view), offset_of(view), nbytes)
         except NativeError as error:
             core.check_open()
-            return Failed(core, "recv", None, view.nbytes, from_native(*error.args, operation="recv"))
-        return begun(operation, core, "recv", view.nbytes, posted, view)
+            return Failed(core, "recv", None, nbytes, from_native(*error.args, operation="recv"))
+        return begun(operation, core, "recv", nbytes, posted, view)
 
     def lose(self, source: int) -> None:
         """End the receives of a sender that is lost, and those of any sender.

@@ -1,0 +1,1 @@
+"""Holds the collectives of a group."""

@@ -1,0 +1,121 @@
+"""Declares Collectives, what all ranks of a group do together."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from zerohop.config.checks import as_int, check_int
+from zerohop.errors import ProtocolError
+from zerohop.group.collectives import pairs, rings
+from zerohop.group.collectives.ordered import Weakly
+from zerohop.group.collectives.reducing import Reducing
+from zerohop.group.collectives.tags import tag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from zerohop.core.face import Operation
+    from zerohop.group.collectives.call import Call
+
+# What split tells the others: whether there is a color, the color and the key.
+_CHOICE: Final = struct.Struct("<?qq")
+_MOST: Final = (1 << 63) - 1
+_INT_BYTES: Final = 8
+
+
+class Collectives(Reducing):
+    """Does what all ranks of a group do together.
+
+    All ranks call the same methods in the same order, with arguments that agree; what is called first begins first. If
+    one fails, later ones of this group fail at once: go on in a sub-group of the ranks that are left.
+    """
+
+    def subgroup(self, ranks: Sequence[int], *, timeout: float | None = None) -> Any:
+        """Make a group of some of the ranks. Group, which is derived from this class, does it."""
+        raise NotImplementedError
+
+    def barrier(self, *, timeout: float | None = None) -> Operation[None]:
+        """Wait until all ranks have called this.
+
+        Args:
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            Closed: the Group is closed. From the Operation: PeerLost, whose text names the rank that is gone;
+                DeadlineExceeded, whose text names a rank that has not come, or has given up for that reason;
+                ProtocolError: a rank calls something else, or with arguments that do not agree; ZerohopError: an
+                earlier collective of this group has failed.
+        """
+
+        async def work(call: Call) -> None:
+            await pairs.barrier(call)
+
+        return self._begin_collective("barrier", tag_of("barrier"), timeout, work)
+
+    def exchange(self, data: bytes, *, timeout: float | None = None) -> Operation[list[bytes]]:
+        """Give all ranks the bytes of all, which may differ in length; value: a list in the order of ranks.
+
+        It serves for what is short, such as handles.
+
+        Args:
+            data: bytes, or another object with the buffer protocol.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        mine = bytes(memoryview(data))
+
+        async def work(call: Call) -> list[bytes]:
+            return await _exchange(call, mine)
+
+        return self._begin_collective("exchange", tag_of("exchange"), timeout, work, nbytes=len(mine))
+
+    def split(self, color: int | None, key: int = 0, *, timeout: float | None = None) -> Operation[Self | None]:
+        """Make a group of the ranks with each color; value: that of this rank, or None without a color.
+
+        Args:
+            color: an int of 63 bits or less; None: this rank is in no group.
+            key: orders the ranks of the new group; those with the same key are in the order of this group.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        chosen = 0 if color is None else check_int("color", as_int("color", color), -_MOST, _MOST)
+        key = check_int("key", as_int("key", key), -_MOST, _MOST)
+        mine = _CHOICE.pack(color is not None, chosen, key)
+        subgroup = Weakly(self.subgroup)
+
+        async def work(call: Call) -> Any:
+            choices = [_CHOICE.unpack(each) for each in await _exchange(call, mine)]
+            if color is None:
+                return None
+            ranks = [rank for rank, (there, other, _) in enumerate(choices) if there and other == chosen]
+            return subgroup(sorted(ranks, key=lambda rank: (choices[rank][2], rank)))
+
+        return self._begin_collective("split", tag_of("split"), timeout, work)
+
+
+async def _exchange(call: Call, mine: bytes) -> list[bytes]:
+    if call.size == 1:
+        return [mine]
+    numbers, lengths_view = call.scratch.take(call.size * _INT_BYTES)
+    lengths = numbers.view(np.int64)
+    lengths[call.rank] = len(mine)
+    await pairs.allgather(call, lengths_view[call.rank * _INT_BYTES :][:_INT_BYTES], lengths_view)
+    if lengths.min() < 0:
+        raise ProtocolError(f"rank {int(lengths.argmin())}: it has sent a negative length")
+    bounds = [0, *itertools.accumulate(map(int, lengths))]
+    if bounds[-1] == 0:
+        return [b""] * call.size
+    found, room = call.scratch.take(bounds[-1])
+    found[bounds[call.rank] : bounds[call.rank + 1]] = np.frombuffer(mine, np.uint8)
+    await rings.allgather(call, room, bounds)
+    return [found[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]

@@ -1,0 +1,198 @@
+"""Declares Moving, the collectives that move bytes and compute nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from zerohop.config.checks import as_int, check_int
+from zerohop.group.collectives import local, pairs, rings, trees
+from zerohop.group.collectives.operands import check_order, is_tensor, synchronize
+from zerohop.group.collectives.ordered import Ordered
+from zerohop.group.collectives.plan import algorithm_of
+from zerohop.group.collectives.tags import tag_of
+
+if TYPE_CHECKING:
+    from zerohop.core.face import Local, Memory, Operation, View
+    from zerohop.group.collectives.call import Call
+
+T = TypeVar("T")
+
+
+class Moving(Ordered):
+    """Passes the bytes of arrays between all ranks."""
+
+    def broadcast(self, x: T, root: int = 0, *, timeout: float | None = None) -> Operation[T]:
+        """Copy an array of the root into that of each rank; value: ``x``.
+
+        Args:
+            x: what ``Context.register`` takes, of the host or a device, of as many bytes in all ranks.
+            root: the rank whose array it is.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        root = self._root(root)
+        view = self._bytes("x", x, written=self.rank != root)
+        algorithm = algorithm_of("broadcast", view.nbytes, self.size)
+
+        async def work(call: Call) -> T:
+            if algorithm == "tree":
+                await trees.broadcast(call, view, root)
+            elif algorithm != "copy":
+                await trees.broadcast_in_parts(call, view, root)
+            return x
+
+        tag = tag_of("broadcast", root=root, nbytes=view.nbytes)
+        return self._begin_collective("broadcast", tag, timeout, work, nbytes=view.nbytes, keep=(x, view))
+
+    def allgather(self, x: Local, out: T, *, timeout: float | None = None) -> Operation[T]:
+        """Copy the arrays of all ranks into ``out``, in the order of ranks, in all ranks; value: ``out``.
+
+        Args:
+            x: as for ``broadcast``. It may be this rank's part of ``out``.
+            out: as many times larger as there are ranks.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        source, target = self._bytes("x", x), self._bytes("out", out, written=True)
+        each = source.nbytes
+        self._check_parts("out", target, "x", each)
+        algorithm = algorithm_of("allgather", each, self.size)
+        rank, size = self.rank, self.size
+
+        async def work(call: Call) -> T:
+            if algorithm == "bruck":
+                await pairs.allgather(call, source, target)
+                return out
+            await local.copy(call, target[rank * each : (rank + 1) * each], source)
+            if algorithm == "ring":
+                await rings.allgather(call, target, [each * block for block in range(size + 1)])
+            return out
+
+        tag = tag_of("allgather", nbytes=each)
+        keep = x, source, out, target
+        return self._begin_collective("allgather", tag, timeout, work, nbytes=target.nbytes, keep=keep)
+
+    def gather(
+        self, x: Local, out: T | None = None, root: int = 0, *, timeout: float | None = None
+    ) -> Operation[T | None]:
+        """Copy the arrays of all ranks into ``out`` of the root, in the order of ranks; value: that, or None elsewhere.
+
+        Args:
+            x: as for ``broadcast``. At the root it may be its part of ``out``.
+            out: as many times larger as there are ranks; only the root's is used.
+            root: the rank that gets all.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        root, rank = self._root(root), self.rank
+        source = self._bytes("x", x)
+        each = source.nbytes
+        target = None
+        if rank == root:
+            if out is None:
+                raise ValueError("the root has to pass out, where the parts of all ranks go")
+            target = self._bytes("out", out, written=True)
+            self._check_parts("out", target, "x", each)
+        algorithm = algorithm_of("gather", each, self.size)
+
+        async def work(call: Call) -> T | None:
+            if algorithm == "tree":
+                await trees.gather(call, source, target, root)
+                return out if rank == root else None
+            if target is not None:
+                await local.copy(call, target[rank * each : (rank + 1) * each], source)
+            if algorithm == "direct":
+                await trees.gather_directly(call, source, target, root)
+            return out if rank == root else None
+
+        tag = tag_of("gather", root=root, nbytes=each)
+        return self._begin_collective("gather", tag, timeout, work, nbytes=each, keep=(x, source, out, target))
+
+    def scatter(self, x: Local | None, out: T, root: int = 0, *, timeout: float | None = None) -> Operation[T]:
+        """Copy the parts of an array of the root into ``out`` of the ranks, in their order; value: ``out``.
+
+        Args:
+            x: as many times larger than ``out`` as there are ranks; only the root's is used, and others pass None.
+            out: as ``x`` of ``broadcast``. At the root it may be its part of ``x``.
+            root: the rank that has all.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        root, rank = self._root(root), self.rank
+        target = self._bytes("out", out, written=True)
+        each = target.nbytes
+        source = None
+        if rank == root:
+            if x is None:
+                raise ValueError("the root has to pass x, the parts of all ranks")
+            source = self._bytes("x", x)
+            self._check_parts("x", source, "out", each)
+        algorithm = algorithm_of("scatter", each, self.size)
+
+        async def work(call: Call) -> T:
+            if algorithm == "tree":
+                await trees.scatter(call, source, target, root)
+                return out
+            if source is not None:
+                await local.copy(call, target, source[rank * each : (rank + 1) * each])
+            if algorithm == "direct":
+                await trees.scatter_directly(call, source, target, root)
+            return out
+
+        tag = tag_of("scatter", root=root, nbytes=each)
+        return self._begin_collective("scatter", tag, timeout, work, nbytes=each, keep=(x, source, out, target))
+
+    def alltoall(self, x: Local, out: T, *, timeout: float | None = None) -> Operation[T]:
+        """Copy part i of ``x`` of rank j into part j of ``out`` of rank i, for all ranks; value: ``out``.
+
+        Args:
+            x: as for ``broadcast``, with a part for each rank.
+            out: as long as ``x``, and other memory.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        source, target = self._bytes("x", x), self._bytes("out", out, written=True)
+        each, rest = divmod(source.nbytes, self.size)
+        if rest:
+            raise ValueError(f"x has {source.nbytes} bytes, which are no {self.size} parts of one length")
+        self._check_parts("out", target, "a part of x", each)
+        rank = self.rank
+
+        async def work(call: Call) -> T:
+            mine = slice(rank * each, (rank + 1) * each)
+            await local.copy(call, target[mine], source[mine])
+            await pairs.alltoall(call, source, target)
+            return out
+
+        tag = tag_of("alltoall", nbytes=each)
+        keep = x, source, out, target
+        return self._begin_collective("alltoall", tag, timeout, work, nbytes=source.nbytes, keep=keep)
+
+    def _root(self, root: int) -> int:
+        return check_int("root", as_int("root", root), 0, self.size - 1)
+
+    def _bytes(self, name: str, x: Local, *, written: bool = False) -> Memory | View:
+        """Return the memory of an argument."""
+        check_order(name, x)
+        if is_tensor(x):
+            synchronize(x)
+        self._check()
+        view = self._view(x)
+        if written and view.readonly:
+            raise ValueError(f"{name} is read-only, and would be written to")
+        return view
+
+    def _check_parts(self, name: str, whole: Memory | View, part: str, nbytes: int) -> None:
+        if whole.nbytes != nbytes * self.size:
+            have, need = f"{name} has {whole.nbytes} bytes", f"{self.size} times the {nbytes} of {part}"
+            raise ValueError(f"{have}, and needs {need}")

@@ -1,0 +1,147 @@
+"""Declares Reducing, the collectives that combine the arrays of all ranks, element by element."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from zerohop.group.collectives import local, pairs, rings, trees
+from zerohop.group.collectives.moving import Moving
+from zerohop.group.collectives.operands import numbers_of
+from zerohop.group.collectives.plan import algorithm_of
+from zerohop.group.collectives.tags import OPERATORS, tag_of
+from zerohop.shown import shown
+
+if TYPE_CHECKING:
+    from zerohop.core.face import Operation
+    from zerohop.group.collectives.call import Call
+    from zerohop.group.collectives.operands import Numbers
+
+T = TypeVar("T")
+
+
+class Reducing(Moving):
+    """Reduces arrays of NumPy and tensors of torch.
+
+    A sum of floats depends on the number of ranks and on the length, but not on who comes first, and all ranks have the
+    same bits.
+    """
+
+    def reduce(
+        self, x: Any, root: int = 0, op: str = "sum", *, out: Any = None, timeout: float | None = None
+    ) -> Operation[Any]:
+        """Reduce the arrays of all ranks into one at the root; value: that, or None elsewhere.
+
+        Args:
+            x: an array or a tensor, on the host or a GPU, C-contiguous, of one type and as many elements in all ranks.
+            root: the rank that gets the result.
+            op: ``"sum"``, ``"prod"``, ``"min"`` or ``"max"``, as NumPy has them: sums of bool are or, products and.
+            out: where the result goes, which may be ``x``; only the root's is used. None: ``x`` of the root. That of
+                other ranks stays as it is.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError: the elements have no such operator, such as the smallest of complex numbers.
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        root = self._root(root)
+        at_root = self.rank == root
+        source, target = self._operands(x, out if at_root else None, op, written=at_root)
+        result = x if out is None else out
+        nbytes = source.view.nbytes
+
+        async def work(call: Call) -> Any:
+            if call.size == 1:
+                await local.copy_numbers(call, target, source)
+            else:
+                await trees.reduce(call, op, source, target if at_root else None, root)
+            return result if at_root else None
+
+        tag = tag_of("reduce", op, source.dtype, root, nbytes)
+        return self._begin_collective("reduce", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+
+    def allreduce(self, x: T, op: str = "sum", *, out: Any = None, timeout: float | None = None) -> Operation[T]:
+        """Reduce the arrays of all ranks, and give all the result; value: the array that has it.
+
+        Args:
+            x: as for ``reduce``.
+            op: as for ``reduce``.
+            out: where the result goes, of the type and with the elements of ``x``. None: ``x``.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        source, target = self._operands(x, out, op, written=True)
+        nbytes = source.view.nbytes
+        algorithm = algorithm_of("allreduce", nbytes, self.size)
+        result: Any = x if out is None else out
+
+        async def work(call: Call) -> T:
+            if algorithm == "doubling":
+                await pairs.allreduce(call, op, source, target)
+            elif algorithm == "ring":
+                await rings.allreduce(call, op, source, target)
+            else:
+                await local.copy_numbers(call, target, source)
+            return result  # type: ignore[no-any-return]  # out is of the type of x
+
+        tag = tag_of("allreduce", op, source.dtype, nbytes=nbytes)
+        return self._begin_collective("allreduce", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+
+    def reduce_scatter(self, x: Any, out: T, op: str = "sum", *, timeout: float | None = None) -> Operation[T]:
+        """Reduce the arrays of all ranks, and give each rank its part of the result; value: ``out``.
+
+        Args:
+            x: as for ``reduce``, with a part for each rank; it stays as it is.
+            out: of the type of ``x``, with a part of its elements, and other memory.
+            op: as for ``reduce``.
+            timeout: seconds; None: the Group's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
+        """
+        _check_operator(op)
+        self._check()
+        source, target = (numbers_of(name, each, op, self._view) for name, each in (("x", x), ("out", out)))
+        self._check_target(source, target, self.size)
+        nbytes = target.view.nbytes
+
+        async def work(call: Call) -> T:
+            if call.size == 1:
+                await local.copy_numbers(call, target, source)
+            else:
+                await rings.reduce_scatter(call, op, source, target)
+            return out
+
+        tag = tag_of("reduce_scatter", op, source.dtype, nbytes=nbytes)
+        return self._begin_collective("reduce_scatter", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+
+    def _operands(self, x: Any, out: Any, op: str, *, written: bool) -> tuple[Numbers, Numbers]:
+        """Return the elements of the argument, and those where the result goes."""
+        _check_operator(op)
+        self._check()
+        source = numbers_of("x", x, op, self._view)
+        if out is None or out is x:
+            if written and source.view.readonly:
+                raise ValueError("x is read-only, and would be written to. Fix: pass out=")
+            return source, source
+        target = numbers_of("out", out, op, self._view)
+        self._check_target(source, target, 1)
+        return source, target
+
+    def _check_target(self, source: Numbers, target: Numbers, parts: int) -> None:
+        if (source.dtype, source.view.device) != (target.dtype, target.view.device):
+            mine, other = f"{source.dtype} of {source.view.device}", f"{target.dtype} of {target.view.device}"
+            raise ValueError(f"x is {mine}, out is {other}, and they must be the same")
+        if type(source.flat) is not type(target.flat):
+            raise ValueError("x and out must both be arrays, or both be tensors")
+        if len(source) != len(target) * parts:
+            times = f"{parts} times " if parts > 1 else ""
+            raise ValueError(f"x has {len(source)} elements, and needs {times}the {len(target)} of out")
+        if target.view.readonly:
+            raise ValueError("out is read-only")
+
+
+def _check_operator(op: str) -> None:
+    if op not in OPERATORS:
+        raise ValueError(f'op is "sum", "prod", "min" or "max", not {shown(str(op))}')

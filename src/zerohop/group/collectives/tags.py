@@ -1,0 +1,124 @@
+"""Writes into the tag of each message what its sender does, and says how that differs from what this rank does.
+
+A tag has 32 bits: 8 of the number of the collective, 4 of its kind, 2 of the operator, 6 of the type of the elements,
+and 12 of the root, the length and the name of the type, because less common types share numbers. A kind of 15 stands
+for a failure: 4 bits of why and 16 bits of a rank follow.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from typing import Final, NamedTuple
+
+from zerohop.group.collectives.plan import KINDS
+
+OPERATORS: Final = ("sum", "prod", "min", "max")
+# The place of a type in this list is its number in tags. Other types share the numbers above.
+_TYPES: Final = (
+    "",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float96",
+    "float128",
+    "complex64",
+    "complex128",
+    "complex192",
+    "complex256",
+)
+_OTHER_TYPES, _OTHERS = 32, 32
+_FAILURE: Final = 15
+_NUMBERS: Final = 256
+# An odd factor, so that no two roots below 4096 have the same sum with one length.
+_ROOT_FACTOR: Final = 977
+
+
+class Failure(enum.IntEnum):
+    """Says why a rank has given a collective up."""
+
+    LOST = 1
+    LATE = 2
+    DIFFERS = 3
+    OTHER = 4
+
+
+class Tag(NamedTuple):
+    """Holds the fields of a tag."""
+
+    number: int
+    kind: int
+    operator: int
+    type: int
+    rest: int
+
+    def __int__(self) -> int:
+        return self.number << 24 | self.kind << 20 | self.operator << 18 | self.type << 12 | self.rest
+
+    @property
+    def failure(self) -> tuple[int, int] | None:
+        """Return why the sender has failed, and which rank it names; None if it is no such tag."""
+        if self.kind != _FAILURE:
+            return None
+        bits = int(self)
+        return bits >> 16 & 15, bits & 0xFFFF
+
+
+def tag_of(kind: str, operator: str = "sum", type_name: str = "", root: int = 0, nbytes: int = 0) -> Tag:
+    """Return the tag of the messages of a collective, with the number 0."""
+    digest = zlib.crc32(nbytes.to_bytes(8, "little") + type_name.encode())
+    rest = (root * _ROOT_FACTOR + digest) & 0xFFF
+    return Tag(0, KINDS.index(kind), OPERATORS.index(operator), _type_number(type_name), rest)
+
+
+def failure_tag(number: int, failure: Failure, rank: int) -> int:
+    """Return the tag of the message by which a rank says that it has given a collective up."""
+    return number % _NUMBERS << 24 | _FAILURE << 20 | failure << 16 | min(rank, 0xFFFF)
+
+
+def parsed(bits: int) -> Tag:
+    """Return the fields of a tag that was received."""
+    return Tag(bits >> 24, bits >> 20 & 15, bits >> 18 & 3, bits >> 12 & 63, bits & 0xFFF)
+
+
+def difference(here: Tag, there: Tag) -> str:
+    """Say how what another rank does differs from what this rank does."""
+    texts = []
+    if there.number != here.number:
+        texts.append(
+            f"it is at collective {there.number} of the group (counted modulo 256), this rank at {here.number}"
+        )
+    if there.kind != here.kind:
+        texts.append(f"it calls {_kind_name(there.kind)}, this rank {_kind_name(here.kind)}")
+    else:
+        if there.operator != here.operator:
+            texts.append(f'its op is "{OPERATORS[there.operator]}", that of this rank "{OPERATORS[here.operator]}"')
+        if there.type != here.type:
+            texts.append(f"its dtype is {_type_name(there.type)}, that of this rank {_type_name(here.type)}")
+        if there.rest != here.rest:
+            texts.append("its root or its number of bytes is another")
+    return "; ".join(texts)
+
+
+def _type_number(name: str) -> int:
+    if name in _TYPES:
+        return _TYPES.index(name)
+    return _OTHER_TYPES + zlib.crc32(name.encode()) % _OTHERS
+
+
+def _type_name(number: int) -> str:
+    return _TYPES[number] if number < len(_TYPES) else "a less common one"
+
+
+def _kind_name(number: int) -> str:
+    return KINDS[number] if number < len(KINDS) else "something else"
