@@ -102,7 +102,7 @@ def demo(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, transport, storage, …"),
+        typer.Argument(metavar="[NAME]...", help="write, read, write_notify, transport, storage, device, group, …"),
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
     src: Annotated[

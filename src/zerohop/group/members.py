@@ -7,9 +7,11 @@ said to be for any thread, run on the control thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections import Counter
+from concurrent import futures
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -159,7 +161,14 @@ class Members:
         finally:
             if held:
                 turn.release()
-        return await operation
+        try:
+            return await operation
+        except asyncio.CancelledError:
+            # The message may have failed just now. Its error counts as seen, because the caller has given it up.
+            if operation.done() and not operation.cancel():
+                with contextlib.suppress(futures.CancelledError):
+                    operation.exception(0)
+            raise
 
     def wants_watch(self, rank: int) -> bool:
         """Tell whether to call ``watch``, because a receive waits for a rank that was not reached. Any thread."""

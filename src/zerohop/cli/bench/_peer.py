@@ -24,6 +24,7 @@ from zerohop._floors import (
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.certificates import self_signed
 from zerohop.cli.bench.device_side import KernelSide
+from zerohop.cli.bench.group_side import GroupSide
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
 from zerohop.cli.bench.tensors import gpu_array
 from zerohop.cli.payload import Octets, digest, random_bytes
@@ -209,6 +210,41 @@ class KernelPeer:
         self._side.close()
 
 
+class GroupPeer:
+    """Runs the second rank of the rows about ranks; each method is a command."""
+
+    def __init__(self, peer: BenchPeer) -> None:
+        """Open nothing yet."""
+        self._peer = peer
+
+    def group_open(self, folder: str, nbytes: int) -> None:
+        """Take the second rank's place."""
+        self._side = GroupSide(self._peer.context, 1, folder, nbytes)
+
+    def group_exchange(self, seed: int, mode: str, rounds: int) -> Answer:
+        """Receive and send in turn; return what was received at last, and the processor time."""
+        self._side.fill(seed)
+        cpu = time.process_time()
+        self._side.exchange(mode, rounds, first=False)
+        return {"digest": self._side.received(), "cpu_s": time.process_time() - cpu}
+
+    def group_count(self, count: int) -> Answer:
+        """Wait for active messages."""
+        return {"count": self._side.count(count)}
+
+    def group_meet(self, rounds: int) -> None:
+        """Wait for the first rank in each round."""
+        self._side.meet(rounds)
+
+    def group_reduce(self, rounds: int, seed: int) -> Answer:
+        """Add arrays."""
+        return {"right": self._side.reduce(rounds, seed)[1]}
+
+    def group_close(self) -> None:
+        """Leave the group."""
+        self._side.close()
+
+
 class FloorPeer:
     """Runs the other side of the floors; uses no zerohop code."""
 
@@ -284,4 +320,4 @@ class FloorPeer:
 
 if __name__ == "__main__":
     with closing(BenchPeer()) as peer:
-        serve(commands_of(peer, KernelPeer(peer), FloorPeer()))
+        serve(commands_of(peer, KernelPeer(peer), GroupPeer(peer), FloorPeer()))

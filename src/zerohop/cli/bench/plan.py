@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.device_plan import DEVICE_NAMES, kernel_cases
+from zerohop.cli.bench.group_plan import GROUP_NAMES, group_cases
 from zerohop.cli.bench.report import describe_case
 from zerohop.cli.bench.rows import (
     ENCRYPTED,
@@ -40,11 +41,12 @@ NAMES: Final = (
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
 # Rows that are measured only if somebody names them.
-_NAMED: Final = (*STORAGE_NAMES, *DEVICE_NAMES)
+_NAMED: Final = (*STORAGE_NAMES, *DEVICE_NAMES, *GROUP_NAMES)
 # Each requests all names that begin with it.
 TRANSPORT: Final = "transport"
 STORAGE: Final = "storage"
 DEVICE: Final = "device"
+GROUP: Final = "group"
 MANY: Final = "transport_write_many"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
@@ -106,7 +108,7 @@ def plan(request: Request) -> list[Case]:
         ValueError: the request names something unknown, or nothing would be measured.
     """
     for what, given, known in (
-        ("name", request.names, (*NAMES, TRANSPORT, *_NAMED, STORAGE, DEVICE)),
+        ("name", request.names, (*NAMES, TRANSPORT, *_NAMED, STORAGE, DEVICE, GROUP)),
         ("provider", request.providers, PROVIDERS),
     ):
         for word in given:
@@ -116,7 +118,7 @@ def plan(request: Request) -> list[Case]:
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
     known_names = (*NAMES, *_NAMED)
-    for family in (TRANSPORT, STORAGE, DEVICE):
+    for family in (TRANSPORT, STORAGE, DEVICE, GROUP):
         if family in names:
             names = (*names, *(name for name in known_names if name.startswith(family)))
     cases = [case for name in known_names if name in names for case in _cases_of(name, request, sizes)]
@@ -161,6 +163,9 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
     src, dst = request.src or request.dst, request.dst or request.src
     if name in DEVICE_NAMES:
         cases = kernel_cases(name, src, dst, sizes)
+        return [case for case in cases if not request.providers or case.provider in request.providers]
+    if name in GROUP_NAMES:
+        cases = [] if {src, dst} - {None, "host"} else group_cases(name, sizes)
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
         cases = list(_gpu_cases(name, src, dst, sizes, request))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench import device, handles, local, notify, served, storage, transfers, transport
+from zerohop.cli.bench import device, group, handles, local, notify, served, storage, transfers, transport
 from zerohop.cli.bench.device_plan import DEVICE_NAMES
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
+from zerohop.cli.bench.group_plan import GROUP_NAMES
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
@@ -180,6 +181,8 @@ def _measure_one(session: Session, case: Case) -> Row:
         return local.measure_tensors(session, case)
     if case.name in DEVICE_NAMES:
         return device.measure_device(session, case)
+    if case.name in GROUP_NAMES:
+        return group.measure_group(session, case)
     return _MEASURES[case.name](session, case)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.cli.bench.device_plan import FIFO, FIFO_TARGET_US, LANGUAGES, PEER, PING, PING_BYTES, PUT, TURN, WAIT
+from zerohop.cli.bench.group_plan import AM, IDLE, SEND
 from zerohop.cli.bench.rows import (
     ENCRYPTED,
     FLOWS,
@@ -142,6 +143,14 @@ TARGETS: Final = (
     Target(_target("transport_register", bytes=8 << 10, mode="cold"), max_us=30),
     Target(_target("transport_write_many"), min_times_beside=5),
     Target(_target("idle"), max_cpu=0.005),
+    Target(_target(IDLE), max_cpu=0.005),
+    Target(_target(AM, "shm", bytes=8), max_us=1 / 3),
+    Target(_target(SEND, "shm", bytes=8, mode="await"), max_us=5.7),
+    Target(
+        _target(SEND, "shm", bytes=8, mode="result"),
+        min_of_row=1 / 1.15,
+        row=_target("write_notify", "shm", bytes=8, mode="result", form="ring"),
+    ),
     Target(_target("import"), max_us=100_000),
     Target(_target("wheel"), max_bytes=3 * _MI),
 )

@@ -88,6 +88,8 @@ class RegistrationCache:
         if source.device == ANY_MEMORY:
             on_host = known is None and self._engine.describe(source.address, source.nbytes) is None
             source = source._replace(device=HOST if on_host else DEVICE_BY_ADDRESS)
+        elif source.device == DEVICE_BY_ADDRESS and source.nbytes == 0:
+            source = source._replace(device=HOST)  # an empty tensor of a GPU has no address
         if known is not None:
             if source.device not in (known.device, DEVICE_BY_ADDRESS):
                 self._devices.index_of(source.device)

@@ -1,0 +1,35 @@
+"""Names the rows about ranks, and plans them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zerohop.cli.bench.rows import Case
+
+SEND: Final = "group_send"  # half a round trip of send and recv
+AM: Final = "group_am"  # active messages to a Counter, posted one after the other
+IDLE: Final = "group_idle"  # a receive that waits
+BARRIER: Final = "group_barrier"
+ALLREDUCE: Final = "group_allreduce"  # a sum of float32
+GROUP_NAMES: Final = (SEND, AM, IDLE, BARRIER, ALLREDUCE)
+_KI, _MI = 1 << 10, 1 << 20
+_SEND_BYTES: Final = (8, 1 * _MI, 64 * _MI)
+_REDUCED_BYTES: Final = (64 * _KI, 32 * _MI)
+_PROVIDERS: Final = ("shm", "tcp")
+
+
+def group_cases(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of a name, between two ranks with memory of the host."""
+    cases = []
+    for provider in _PROVIDERS:
+        if name == SEND:
+            for nbytes in sizes or _SEND_BYTES:
+                modes = ("result", "await") if nbytes <= _KI else ("result",)
+                cases += [Case(name, provider, "host", "host", nbytes, mode=mode) for mode in modes]
+        elif name == ALLREDUCE:
+            cases += [Case(name, provider, "host", "host", nbytes) for nbytes in sizes or _REDUCED_BYTES]
+        elif name == AM:
+            cases.append(Case(name, provider, "host", "host", sizes[0] if sizes else 8, batch=200))
+        else:
+            cases.append(Case(name, provider, "host", "host"))
+    return cases

@@ -1,0 +1,110 @@
+"""Runs one of the two ranks whose messages and collectives are measured."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+
+import zerohop
+from zerohop.cli.bench.session import TIMEOUT
+from zerohop.cli.payload import Octets, digest, random_bytes
+from zerohop.group import Counter
+
+AWAIT = "await"
+
+
+class GroupSide:
+    """Holds a rank, and the memory that it sends from and receives into."""
+
+    def __init__(self, context: zerohop.Context, rank: int, folder: str, nbytes: int) -> None:
+        """Take a rank's place; the two of them connect at the first message."""
+        self.group = zerohop.Group(rank, 2, folder, ctx=context, timeout=TIMEOUT)
+        self.outgoing = np.ones(nbytes, np.uint8)
+        self.incoming = np.zeros(nbytes, np.uint8)
+        self._other = 1 - rank
+        self._memories = [context.register(each) for each in (self.outgoing, self.incoming)]
+        self._counter = Counter(self.group)
+        self.group.register(self._counter)
+        self._counted = 0
+
+    def fill(self, seed: int) -> Octets:
+        """Fill what is sent with random bytes, and return them; poison what is received."""
+        self.outgoing[:] = random_bytes(seed, self.outgoing.size)
+        self.incoming.fill(0xA5)
+        return self.outgoing
+
+    def received(self) -> str:
+        """Digest what was received."""
+        return digest(self.incoming)
+
+    def exchange(self, mode: str, rounds: int, *, first: bool) -> list[int]:
+        """Send and receive in turn; return nanoseconds of each round."""
+        if mode == AWAIT:
+            return asyncio.run(self._exchange(rounds, first=first))
+        (outgoing, incoming), other, group = self._memories, self._other, self.group
+        times = [0] * rounds
+        for index in range(rounds):
+            start = time.perf_counter_ns()
+            if first:
+                group.send(outgoing, other).result()
+            group.recv(incoming, other, timeout=TIMEOUT).result()
+            if not first:
+                group.send(outgoing, other).result()
+            times[index] = time.perf_counter_ns() - start
+        return times
+
+    async def _exchange(self, rounds: int, *, first: bool) -> list[int]:
+        (outgoing, incoming), other, group = self._memories, self._other, self.group
+        times = [0] * rounds
+        for index in range(rounds):
+            start = time.perf_counter_ns()
+            if first:
+                await group.send(outgoing, other)
+            await group.recv(incoming, other, timeout=TIMEOUT)
+            if not first:
+                await group.send(outgoing, other)
+            times[index] = time.perf_counter_ns() - start
+        return times
+
+    def post(self, count: int) -> None:
+        """Send active messages, all of the memory in each."""
+        for _ in range(count):
+            self.group.am(self._memories[0], self._other, 0)
+
+    def count(self, more: int) -> int:
+        """Wait for so many more active messages; return how many have come in all."""
+        self._counted += more
+        return self._counter.wait(self._counted, TIMEOUT)
+
+    def meet(self, rounds: int) -> list[int]:
+        """Wait for the other rank in each round; return nanoseconds of each."""
+        times = [0] * rounds
+        for index in range(rounds):
+            start = time.perf_counter_ns()
+            self.group.barrier().result()
+            times[index] = time.perf_counter_ns() - start
+        return times
+
+    def reduce(self, rounds: int, seed: int) -> tuple[list[int], bool]:
+        """Add arrays of float32; return nanoseconds of each round, and whether all sums were right."""
+        count = self.outgoing.nbytes // 4
+        own, other = (
+            np.arange(count, dtype=np.float32) % 1000 + seed + rank for rank in (self.group.rank, self._other)
+        )
+        into, memory = np.zeros(count, np.float32), own.copy()
+        times, right = [0] * rounds, True
+        for index in range(rounds):
+            into.fill(-1)
+            start = time.perf_counter_ns()
+            self.group.allreduce(memory, out=into).result()
+            times[index] = time.perf_counter_ns() - start
+            right = right and bool((into == own + other).all())
+        return times, right
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.group.close()
+        for memory in self._memories:
+            memory.close()
