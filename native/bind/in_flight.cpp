@@ -46,7 +46,8 @@ void report_dropped(PyTypeObject* type, const InFlight& self, const PyOp& op) {
     // A program may drop every write that it posts, so a dropped write must cost next to nothing.
     const bool writes = self.kind == nullptr || PyUnicode_ReadChar(self.kind, 0) == 'w';
     if (status == Status::cancelled || (writes && !failed) || self.core == nullptr || self.kind == nullptr ||
-        self.path == nullptr || !nb::is_alive()) {
+        self.path == nullptr || !nb::is_alive() ||
+        PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "_dropped") == 0) { // classes go at the end, too
         return;
     }
     PyObject *error_type = nullptr, *error = nullptr, *trace = nullptr;

@@ -112,7 +112,7 @@ Mailbox::Posting Mailbox::claim(uint64_t finder, PostedRecv recv) {
     const std::lock_guard lock(mutex_);
     Posting posting;
     const auto kept = std::ranges::find_if(kept_, [&](const Kept& each) { return each.finder == finder; });
-    if (kept == kept_.end()) {
+    if (!closed_.ok() || kept == kept_.end()) {
         posting.failed = closed_.ok() ? kGone : closed_;
         return posting;
     }

@@ -87,6 +87,7 @@ def test_sends_of_addresses(two: list[zh.Group], place: str, hint: str, nbytes: 
     received, sent = (lci.sync_wait(sync)[0] for sync in syncs)
     assert received[:3] == (State.DONE, 0, 5)
     assert (received.size, received.user_context) == (nbytes, "mine")
+    assert received.buffer == memories[1].address + 1000, "the status has the buffer that was passed"
     assert sent[:3] == (State.DONE, 1, 5)
     assert memories[1].read_bytes(1000, nbytes) == pattern(1, 300_000)[1000:][:nbytes].tobytes()
 
@@ -178,6 +179,8 @@ def test_what_is_refused(two: list[zh.Group]) -> None:
             (lambda: lci.register_memory(1234), TypeError, "size"),
             (lambda: lci.register_memory(array, 11), ValueError, "10 bytes"),
             (lambda: lci.post_send(1, array, 11, 0, None), ValueError, "10 bytes"),
+            (lambda: lci.post_send(1, array, -3, 0, None), ValueError, "size"),
+            (lambda: lci.post_recv(1, array, -3, 0, None, mr=mr), ValueError, "size"),
             (lambda: lci.post_send(1, array[5:], 6, 0, None, mr=mr), ValueError, "not in the region"),
             (lambda: lci.post_send(1, np.zeros(3, np.uint8), 3, 0, None, mr=mr), ValueError, "not in the region"),
             (lambda: lci.post_send(1, array, 1, 0, None, allow_it=True), TypeError, "allow_it"),

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from zerohop.config.checks import as_int
+from zerohop.config.checks import as_int, check_int
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.remote_buffer import RemoteBuffer
-from zerohop.group import CompletionList, Counter, Ended, Group, Handler, Posted, State, Synchronizer
+from zerohop.group import Completion, CompletionList, Counter, Ended, Group, Handler, Posted, State, Synchronizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.group.completions import Completion
 
 ANY_SOURCE: Final = -1
 ANY_TAG: Final = -1
@@ -87,10 +86,11 @@ def g_runtime_init(group: Group | None = None) -> None:
 
 def g_runtime_fina() -> None:
     """Close the group that `g_runtime_init` was given, or has made."""
-    _group().close()
+    group = _group()
+    for comp in [each for each in _comps if each.context is group.context]:
+        free_comp(comp)
+    group.close()
     _runtimes.pop()
-    if not _runtimes:
-        _comps.clear()
 
 
 def get_rank_me() -> int:
@@ -191,8 +191,7 @@ def sync_wait(sync: Synchronizer) -> list[Status]:
 
     Meanwhile it does `progress`: two ranks may each wait for the other to give memory to an active message.
     """
-    while not sync.test():
-        sync.look(_TURN_S)
+    while not sync.test(_TURN_S):
         progress()
     return [_status(ended) for ended in sync.wait()]
 
@@ -223,7 +222,7 @@ def post_send(
 ) -> Status:
     """Post a send; ``more``: ``user_context``, ``allow_done``, ``allow_posted``, ``allow_retry``."""
     view = _view(buffer, size, mr)
-    return _result(_group().post_send(view, rank, tag=tag, **_told(comp, more)), buffer)
+    return _result(_group().post_send(view, rank, tag=tag, **_told(comp, buffer, more)), buffer)
 
 
 def post_recv(
@@ -233,7 +232,7 @@ def post_recv(
     source = None if rank == ANY_SOURCE else rank
     wanted = None if tag == ANY_TAG else tag
     view = _view(buffer, size, mr)
-    return _result(_group().post_recv(view, source, tag=wanted, **_told(comp, more)), buffer)
+    return _result(_group().post_recv(view, source, tag=wanted, **_told(comp, buffer, more)), buffer)
 
 
 def post_am(
@@ -249,7 +248,7 @@ def post_am(
 ) -> Status:
     """Post an active message to a completion object of another rank."""
     view = _view(buffer, size, mr)
-    return _result(_group().post_am(view, rank, remote_comp, tag=tag, **_told(comp, more)), buffer)
+    return _result(_group().post_am(view, rank, remote_comp, tag=tag, **_told(comp, buffer, more)), buffer)
 
 
 def post_put(
@@ -267,7 +266,7 @@ def post_put(
 ) -> Status:
     """Post a put; a completion object of the other rank is told when the bytes are there."""
     view = _view(buffer, size, mr)
-    told = _told(comp, more)
+    told = _told(comp, buffer, more)
     return _result(
         _group().post_put(view, rank, rmr, offset=remote_offset, target=remote_comp, tag=tag, **told), buffer
     )
@@ -288,7 +287,7 @@ def post_get(
 ) -> Status:
     """Post a get; a completion object of the other rank is told when its memory has been read."""
     view = _view(buffer, size, mr)
-    told = _told(comp, more)
+    told = _told(comp, buffer, more)
     return _result(
         _group().post_get(view, rank, rmr, offset=remote_offset, target=remote_comp, tag=tag, **told), buffer
     )
@@ -302,7 +301,7 @@ def _group() -> Group:
 
 def _view(buffer: Any, size: int, mr: Mr) -> Any:
     """Return memory of ``size`` bytes that begins where a buffer does."""
-    size = as_int("size", size)
+    size = check_int("size", as_int("size", size), 0, 1 << 62)
     if isinstance(mr, MR):
         address = buffer if isinstance(buffer, int) else _group().context.register(buffer).address
         offset = address - mr.memory.address
@@ -320,17 +319,23 @@ def _view(buffer: Any, size: int, mr: Mr) -> Any:
     return whole[:size]
 
 
-def _told(comp: Completion | None, more: dict[str, Any]) -> dict[str, Any]:
-    return {"comp": comp, "context": more.pop("user_context", None), **more}
+class _Given(NamedTuple):
+    """Holds what a caller has passed, for the status of the operation."""
+
+    buffer: Any
+    user_context: Any
+
+
+def _told(comp: Completion | None, buffer: Any, more: dict[str, Any]) -> dict[str, Any]:
+    return {"comp": comp, "context": _Given(buffer, more.pop("user_context", None)), **more}
 
 
 def _status(ended: Ended) -> Status:
     if ended.error is not None:
         raise ended.error
-    return Status(State.DONE, ended.rank, ended.tag, ended.data, ended.nbytes, ended.context)
+    given = ended.context if isinstance(ended.context, _Given) else _Given(ended.data, ended.context)
+    return Status(State.DONE, ended.rank, ended.tag, given.buffer, ended.nbytes, given.user_context)
 
 
 def _result(posted: Posted, buffer: Any) -> Status:
-    if posted.ended is None:
-        return Status(posted.state, buffer=buffer)
-    return _status(posted.ended._replace(data=buffer))
+    return Status(posted.state, buffer=buffer) if posted.ended is None else _status(posted.ended)

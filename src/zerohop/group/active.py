@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import RemoteBuffer
 from zerohop.group.channel import Channel, Use
-from zerohop.group.completions import Completion
+from zerohop.group.completion import Completion
 from zerohop.group.inbox import Inbox, signal_of
 from zerohop.group.messages import MOST_TAG
 from zerohop.group.messaging import Messaging
@@ -37,15 +38,20 @@ class Active(Messaging):
 
     def _open(self, members: Members, team: Team) -> None:
         self._object_numbers = count()
+        # Reentrant: a destructor that the garbage collector runs within a call closes the group.
+        self._registering = threading.RLock()
+        self._is_left = False
         self._inboxes: dict[int, tuple[Inbox, tuple[Channel, ...]]] = {}
         self._targets: dict[tuple[Use, int], Channel] = {}
         super()._open(members, team)
 
     def _close_channels(self) -> None:
+        with self._registering:
+            self._is_left = True
+            inboxes, self._inboxes = self._inboxes, {}
         super()._close_channels()
-        for inbox, _ in self._inboxes.values():
+        for inbox, _ in inboxes.values():
             inbox.close()
-        self._inboxes.clear()
 
     def register(
         self,
@@ -83,16 +89,28 @@ class Active(Messaging):
             raise ValueError("allocate gives the memory of each message, and packet that of all; pass one of them")
         depth = check_int("depth", as_int("depth", depth), 1, 1 << 16)
         self._check()
-        number = next(self._object_numbers)
+        completion.check(self.context)
+        with self._registering:
+            number = next(self._object_numbers)
         channels = self._channel(Use.ACTIVE, number), self._channel(Use.SIGNALS, number)
         for channel in channels:
             channel.open(self._core)
+        more: dict[str, Any] = {"allocate": allocate, "packet": packet, "depth": depth}
+        try:
+            inbox = Inbox(completion, *channels, self._deadline_by, self._view, **more)
+        except BaseException:
+            for channel in channels:
+                channel.mailbox.close()
+            raise
+        with self._registering:
+            is_open = not self._is_left
+            if is_open:
+                self._channels += channels
+                self._inboxes[number] = inbox, channels
+        if not is_open:  # since the look above
+            inbox.close()
+            self._check()
         self._members.attach(channels)
-        self._channels += channels
-        inbox = Inbox(
-            completion, self.context, *channels, self._deadline_by, allocate=allocate, packet=packet, depth=depth
-        )
-        self._inboxes[number] = inbox, channels
         return number
 
     def deregister(self, number: int) -> None:
@@ -101,12 +119,13 @@ class Active(Messaging):
         Raises:
             ValueError: there is no such object.
         """
-        found = self._inboxes.pop(number, None)
-        if found is None:
-            raise ValueError(f"no completion object is registered as {number}")
-        inbox, channels = found
-        self._members.detach(channels)
-        self._channels = [each for each in self._channels if each not in channels]
+        with self._registering:
+            found = self._inboxes.pop(number, None)
+            if found is None:
+                raise ValueError(f"no completion object is registered as {number}")
+            inbox, channels = found
+            self._members.detach(channels)
+            self._channels = [each for each in self._channels if each not in channels]
         inbox.close()
 
     def am(
@@ -157,9 +176,8 @@ class Active(Messaging):
         """
         view = self._view(source)
         there = range_of(remote, offset, view.nbytes)
-        return self._transfer(
-            "put", rank, functools.partial(self.context.write, view, there), view, target, tag, timeout
-        )
+        post = functools.partial(self.context.write, view, there)
+        return self._transfer("put", rank, remote, post, view, target, tag, timeout)
 
     def get(
         self,
@@ -178,9 +196,8 @@ class Active(Messaging):
         """
         view = self._view(into)
         there = range_of(remote, offset, view.nbytes)
-        return self._transfer(
-            "get", rank, functools.partial(self.context.read, there, view), view, target, tag, timeout
-        )
+        post = functools.partial(self.context.read, there, view)
+        return self._transfer("get", rank, remote, post, view, target, tag, timeout)
 
     def fetch_add(
         self, remote: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
@@ -200,6 +217,7 @@ class Active(Messaging):
         self,
         kind: str,
         rank: int,
+        remote: RemoteBuffer,
         post: Callable[..., Operation[int]],
         view: Any,
         target: int | None,
@@ -208,14 +226,18 @@ class Active(Messaging):
     ) -> Operation[int]:
         rank, tag = self._checked(rank, tag)
         self._check()
-        if target is None:
+        connected = self._check_owner(rank, remote)
+        if target is None and connected:
             return post(timeout=self._timeout_of(timeout))
-        channel = self._target(Use.SIGNALS, target)
+        channel = None if target is None else self._target(Use.SIGNALS, target)
         deadline_ns = self._deadline(timeout)
 
         async def work() -> int:
-            moved = await post(timeout=left_s(deadline_ns))
             connection = await self.connect(rank, timeout=left_s(deadline_ns))
+            self._check_owner(rank, remote)
+            moved = await post(timeout=left_s(deadline_ns))
+            if channel is None:
+                return moved
             if kind == "put":
                 await connection.flush(timeout=left_s(deadline_ns))
             await self._send(channel, signal_of(kind, moved), rank, tag, left_s(deadline_ns))
@@ -224,6 +246,13 @@ class Active(Messaging):
         operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view)
         self._operations.note(operation)
         return operation
+
+    def _check_owner(self, rank: int, remote: RemoteBuffer) -> bool:
+        """Raise ValueError if memory is not of a rank; return False if the rank was not reached yet."""
+        connection = self._members.known(self._team.ranks[rank])
+        if connection is not None and connection.peer != remote.owner:
+            raise ValueError(f"this memory is not of rank {rank}: pass the rank whose Memory.share() gave the handle")
+        return connection is not None
 
     def _checked(self, rank: int, tag: int) -> tuple[int, int]:
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)

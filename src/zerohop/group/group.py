@@ -167,12 +167,13 @@ class Group(Collectives, Posting):
         if self.rank not in members:
             raise ValueError(f"ranks must have rank {self.rank}, which is this process; others do not make this call")
         self._check()
-        number = self._subgroups[members]
-        self._subgroups[members] += 1
-        told = f"{members} {number}".encode()
-        label = hashlib.blake2b(told, key=self._team.name, digest_size=_LABEL_BYTES).digest()
+        return self._subgroup_of(members, f"{members} {next(self._subgroups[members])}", timeout)
+
+    def _subgroup_of(self, members: tuple[int, ...], label: str, timeout: float | None) -> Group:
+        """Make a group of ranks of this one. Its ranks have the same label, and no other group of this one has it."""
+        name = hashlib.blake2b(label.encode(), key=self._team.name, digest_size=_LABEL_BYTES).digest()
         there = tuple(self._team.ranks[member] for member in members)
-        team = Team(there, members.index(self.rank), label)
+        team = Team(there, members.index(self.rank), name)
         return _Subgroup(self, self._members, team, self._timeout_s if timeout is None else timeout)
 
     def close(self, timeout: float = 5.0) -> None:

@@ -44,7 +44,8 @@ class Members:
         self._channels: tuple[Channel, ...] = ()
         # Messages to each rank that are still to be posted: no later one may overtake them. Changed under the lock.
         self._queued: Counter[int] = Counter()
-        self._lock = threading.Lock()
+        # Reentrant: a destructor that the garbage collector runs within a call detaches channels.
+        self._lock = threading.RLock()
         # One message to a rank is posted after the other.
         self._turns: dict[int, asyncio.Lock] = {}
         self._watched: set[int] = set()

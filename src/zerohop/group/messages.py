@@ -85,6 +85,7 @@ class Found:
         self._deadline = deadline
         self._native: Op | None = None
         self._claimed = False
+        self._claiming: Operation[Message] | None = None
 
     def find(self, native: Op) -> None:
         """Note the receive."""
@@ -95,18 +96,31 @@ class Found:
         self._claimed = True
 
     def claim(self, source: int, into: Local, timeout: float | None) -> Operation[Message]:
-        """Receive the message."""
-        if self._claimed:
+        """Receive the message, unless that was begun before and has not failed."""
+        if self._claimed or (self._claiming is not None and not _has_failed(self._claiming)):
             raise Closed("this message was received already", fix="keep what the first recv() gave")
-        operation = self._mailbox.claim(GroupReceive(source, self._losses), self.number, into, self._deadline(timeout))
-        self._claimed = True
-        return operation
+        receive = GroupReceive(source, self._losses)
+        self._claiming = self._mailbox.claim(receive, self.number, into, self._deadline(timeout))
+        return self._claiming
 
     def __del__(self) -> None:
-        native = self._native
-        if native is not None and not self._claimed:
+        native, claiming = self._native, self._claiming
+        if native is not None and not self._claimed and (claiming is None or _has_failed(claiming)):
             native.cancel()
             self._mailbox.release(self.number)
+
+
+def _has_failed(operation: Operation[Any]) -> bool:
+    """Tell whether an operation is over and has moved nothing; its error then counts as seen."""
+    # It imports logging, which nothing else needs.
+    from concurrent.futures import CancelledError
+
+    if not operation.done():
+        return False
+    try:
+        return operation.exception(0) is not None
+    except CancelledError:
+        return True
 
 
 class GroupReceive(InFlight[Message]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,7 +50,7 @@ class Messaging(Face):
         self._channels = [self._messages, self._collectives]
         for channel in self._channels:
             channel.open(self._core)
-        self._subgroups: Counter[tuple[int, ...]] = Counter()
+        self._subgroups: defaultdict[tuple[int, ...], count[int]] = defaultdict(count)
         self.ranks = tuple(team.ranks)
         self._members = members
         members.attach(tuple(self._channels))

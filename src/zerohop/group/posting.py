@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zerohop.errors import WouldBlock, ZerohopError
 from zerohop.group.active import Active, left_s, range_of
 from zerohop.group.channel import Use
-from zerohop.group.completions import Ended
+from zerohop.group.completion import Completion, Ended
 from zerohop.group.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop.core.face import Local, Operation, RemoteBuffer
-    from zerohop.group.completions import Completion
 
 
 class State(enum.Enum):
@@ -139,7 +138,7 @@ class Posting(Active):
         """Post a ``put``."""
         rank, tag = self._checked(rank, tag)
         told = functools.partial(self.put, source, rank, remote, offset=offset, target=target, tag=tag, timeout=timeout)
-        post = self._poster(source, remote, offset, timeout, "put") if target is None else _without_hints(told)
+        post = self._poster(rank, source, remote, offset, timeout, "put") if target is None else _without_hints(told)
         return self._post(Ended("put", rank, tag, 0, source, context), post, comp, allow)
 
     def post_get(
@@ -159,7 +158,7 @@ class Posting(Active):
         """Post a ``get``."""
         rank, tag = self._checked(rank, tag)
         told = functools.partial(self.get, into, rank, remote, offset=offset, target=target, tag=tag, timeout=timeout)
-        post = self._poster(into, remote, offset, timeout, "get") if target is None else _without_hints(told)
+        post = self._poster(rank, into, remote, offset, timeout, "get") if target is None else _without_hints(told)
         return self._post(Ended("get", rank, tag, 0, into, context), post, comp, allow)
 
     def _receive_now(
@@ -174,21 +173,25 @@ class Posting(Active):
         return self.recv(into, source, tag=tag, timeout=timeout)
 
     def _poster(
-        self, memory: Local, remote: RemoteBuffer, offset: int, timeout: float | None, kind: str
+        self, rank: int, memory: Local, remote: RemoteBuffer, offset: int, timeout: float | None, kind: str
     ) -> Callable[..., Operation[int]]:
         """Return what posts a put or a get, or leaves it to the control thread, where it can wait for room."""
         self._check()
         view = self._view(memory)
         there = range_of(remote, offset, view.nbytes)
+        connected = self._check_owner(rank, remote)
         context, ends = self.context, (view, there) if kind == "put" else (there, view)
 
-        def post(*, nowait: bool = False, later: bool = False) -> Operation[int]:
-            if nowait and not later:
+        def post(*, nowait: bool = False, **_: bool) -> Operation[int]:
+            if nowait and connected:
                 now = context.write_nowait if kind == "put" else context.read_nowait
                 return now(*ends, timeout=self._timeout_of(timeout))
             deadline_ns = self._deadline(timeout)
 
             async def work() -> int:
+                if not connected:
+                    await self.connect(rank, timeout=left_s(deadline_ns))
+                    self._check_owner(rank, remote)
                 wait = context.write if kind == "put" else context.read
                 return await wait(*ends, timeout=left_s(deadline_ns))
 
@@ -214,6 +217,10 @@ class Posting(Active):
             )
         if not may_be_done and comp is None:
             raise ValueError("with allow_done=False a completion object is told of each end; pass it as comp=")
+        if comp is not None:
+            if not isinstance(comp, Completion):
+                raise TypeError(f"comp is a completion object, such as a Counter, not {type(comp).__name__}")
+            comp.check(self.context)
         try:
             operation = post(nowait=True)
         except WouldBlock as error:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop._native import CompletionQueue, NativeError
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.errors import from_native
+from zerohop.errors import Closed, from_native
 
 if TYPE_CHECKING:
     from zerohop.core.runtime.operation import Operation
     from zerohop.core.runtime.runtime import Runtime
 
 K = TypeVar("K")
-# A wait returns to Python this often, so that Ctrl-C is heard.
-_CTRL_C_NS: Final = 200_000_000
+# A wait returns to Python this often, so that Ctrl-C is heard, and that the Context is closed.
+_SLICE_NS: Final = 200_000_000
 _WAKE: Final = (1 << 64) - 1  # the token of no operation
 
 
 class Endings(Generic[K]):
-    """Holds Operations of one Context, and gives each back once, with a key, when it has ended. Thread-safe."""
+    """Holds Operations of one Context, and gives each back once, with a key, when it has ended. Thread-safe.
+
+    It takes no lock: a destructor that the garbage collector runs in the middle of a call may call it as well.
+    """
 
     def __init__(self, core: Runtime) -> None:
         """Make an empty collection.
@@ -33,9 +35,9 @@ class Endings(Generic[K]):
             Closed: the Context is closed.
         """
         self._core = core
-        self._lock = threading.Lock()
         self._tokens = count()
         self._armed: dict[int, tuple[K, Operation[Any]]] = {}
+        self._closed = False
         core.check_process()
         try:
             self._queue = CompletionQueue(core.engine)
@@ -45,16 +47,23 @@ class Endings(Generic[K]):
     def __len__(self) -> int:
         return len(self._armed)
 
+    def check_open(self) -> None:
+        """Raise Closed if this is closed, or its Context."""
+        self._core.check_process()
+        if self._closed:
+            raise Closed("this object is closed", fix="make another one", operation="wait")
+        self._core.check_open()
+
     def add(self, operation: Operation[Any], key: K) -> None:
         """Add an operation, which may have ended already."""
         token = next(self._tokens)
-        with self._lock:
-            self._armed[token] = key, operation
+        self._armed[token] = key, operation
         if operation.done() or not operation._arm(self._queue, token):
             self._queue.push(token)
 
     def poll(self) -> list[tuple[K, Operation[Any]]]:
         """Return those that have ended, which are not held any more."""
+        self._core.check_process()  # the queue has a descriptor that is the parent's, too
         return self._taken(self._queue.drain())
 
     def wait(self, deadline_ns: int) -> list[tuple[K, Operation[Any]]]:
@@ -62,57 +71,56 @@ class Endings(Generic[K]):
 
         Args:
             deadline_ns: on the monotonic clock; 0: none.
+
+        Raises:
+            Closed: this is closed, or its Context, and none has ended.
         """
         spin_ns = self._core.spin_ns
         while True:
             now = time.monotonic_ns()
             late = 0 < deadline_ns <= now
-            until = min(deadline_ns, now + _CTRL_C_NS) if deadline_ns else now + _CTRL_C_NS
+            until = min(deadline_ns, now + _SLICE_NS) if deadline_ns else now + _SLICE_NS
             tokens = self._queue.wait(until, spin_ns)
             found = self._taken(tokens)
-            self._core.check_process()
+            if not found:
+                self.check_open()
             # Whether it is late is looked at last: a caller that was held up still gets what has ended.
             if found or late or _WAKE in tokens:
                 return found
             spin_ns = 0
 
     def wake(self) -> None:
-        """Have waits return now, with nothing if nothing has ended."""
+        """Have a wait return now, with nothing if nothing has ended."""
         self._queue.push(_WAKE)
 
-    async def wait_on_loop(self, timeout: float | None) -> list[tuple[K, Operation[Any]]]:
-        """Do ``wait`` on the running event loop, which may also return nothing sooner; ``timeout``: seconds."""
+    async def wait_on_loop(self, changed: Any, timeout: float | None) -> None:
+        """Wait on the running event loop until some have ended, or an asyncio.Event is set; ``timeout``: seconds."""
         import asyncio
 
-        found = self.poll()
-        if found:
-            return found
         loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
         # A loop has one reader for each descriptor, and several tasks may wait.
         descriptor = os.dup(self._queue.fd)
-        loop.add_reader(descriptor, readable.set)
+        loop.add_reader(descriptor, changed.set)
         try:
-            await wait_with_timeout(readable.wait(), timeout)
-            found = self.poll()
+            await wait_with_timeout(changed.wait(), timeout)
         except TimeoutError:
-            found = self.poll()
+            pass
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        return found
 
     def close(self) -> None:
-        """Forget all of them; they go on."""
-        self._queue.close()
+        """Forget all of them; they go on. Waits end with Closed."""
+        self._core.check_process()
+        self._closed = True
         self._armed.clear()
+        self.wake()
 
     def _taken(self, tokens: list[int]) -> list[tuple[K, Operation[Any]]]:
-        with self._lock:
-            # An operation may give two tokens: one of its end, and one of another reason to look at it.
-            taken = [self._armed.pop(token, None) for token in tokens]
         found = []
-        for each in taken:
+        for token in tokens:
+            # An operation may give two tokens: one of its end, and one of another reason to look at it.
+            each = self._armed.pop(token, None)
             if each is None:
                 continue
             if each[1].done():
