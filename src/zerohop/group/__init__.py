@@ -2,6 +2,7 @@
 
 from zerohop.group.completion import Completion, Ended
 from zerohop.group.completions import CompletionList, Counter, Synchronizer
+from zerohop.group.graph import Graph, Node
 from zerohop.group.group import Group
 from zerohop.group.handler import Handler
 from zerohop.group.messages import Arrival, Message
@@ -15,9 +16,11 @@ __all__ = [
     "Counter",
     "Ended",
     "FolderStore",
+    "Graph",
     "Group",
     "Handler",
     "Message",
+    "Node",
     "Posted",
     "State",
     "Store",
