@@ -40,9 +40,9 @@ class Node:
 class Graph(Completion):
     """Runs steps, each of which begins when the steps that it comes after have ended well.
 
-    A step is a function. If it returns an Operation, the step ends with that; else it ends with the function. Functions
-    run in the thread that starts the graph, waits for it or looks at it. A graph can be started again when it has ended.
-    Thread-safe.
+    A step is a function. If it returns an Operation, the step ends with that; else it ends with the function.
+    Functions run in the thread that starts the graph, waits for it or looks at it. A graph can be started again when it
+    has ended. Thread-safe.
     """
 
     def __init__(self, group: Messaging) -> None:
