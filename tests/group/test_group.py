@@ -16,9 +16,10 @@ import pytest
 
 import zerohop as zh
 from support.forking import in_child
+from support.lanes import eventually
 from support.mpi import Communicator, Exchange
 from support.patience import PATIENCE_S
-from zerohop.group import FolderStore
+from zerohop.group import CompletionList, FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -389,3 +390,31 @@ class TestEnd:
 def test_repr(tmp_path: Path) -> None:
     with zh.Group(0, 2, tmp_path, name="workers") as group:
         assert repr(group) == "<Group 'workers', rank 0 of 2, by store>"
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+def test_the_end_while_others_wait(tmp_path: Path, how: str) -> None:
+    """Threads that wait for a receive, a barrier, a connection and a completion object end; so does the other rank."""
+    with zh.Group(0, 3, tmp_path) as stays, ThreadPoolExecutor(5) as pool:
+        leaves = zh.Group(1, 3, tmp_path)
+        ended = CompletionList(leaves)
+        leaves.send(b"here", 0).result(PATIENCE_S)
+        waits = [
+            pool.submit(call)
+            for call in (
+                lambda: leaves.recv(bytearray(1), 0).result(),
+                lambda: leaves.recv(bytearray(1)).result(),
+                lambda: leaves.barrier().result(),
+                lambda: leaves.connect(2, timeout=60).result(),
+                ended.pop,
+            )
+        ]
+        eventually(lambda: all(wait.running() for wait in waits), "not all threads wait")
+        getattr(leaves, how)()
+        for wait in waits:
+            with pytest.raises(zh.Closed):
+                wait.result(PATIENCE_S)
+        assert stays.recv(bytearray(4), 1).result(PATIENCE_S).nbytes == 4, "what was queued is delivered"
+        with pytest.raises(zh.PeerLost, match="rank 1"):
+            stays.recv(bytearray(4), 1).result(PATIENCE_S)
+        getattr(leaves, how)()

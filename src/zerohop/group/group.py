@@ -176,8 +176,18 @@ class Group(Collectives, Posting):
         team = Team(there, members.index(self.rank), name)
         return _Subgroup(self, self._members, team, self._timeout_s if timeout is None else timeout)
 
+    def abort(self) -> None:
+        """Leave the group at once, as ``close`` does, and wait for nothing: what is not on its way yet is lost.
+
+        Any thread may call it while others wait; their operations end with Closed.
+        """
+        self._end_once(self._leave)
+        self._close_context(0.0)
+
     def close(self, timeout: float = 5.0) -> None:
         """Leave the group: every later call raises Closed. Closes the Context if this Group has opened it. Idempotent.
+
+        Any thread may call it while others wait; their operations end with Closed.
 
         Args:
             timeout: seconds to wait at most.
