@@ -280,6 +280,9 @@ void Mailbox::place() {
 
 bool Mailbox::note_member(int peer, uint32_t source) {
     const std::lock_guard lock(mutex_);
+    if (!closed_.ok()) {
+        return true; // nobody asks who has sent to it
+    }
     std::set<uint32_t>& sources = members_[peer];
     sources.insert(source);
     return sources.size() <= kMostMembers;
@@ -332,6 +335,9 @@ void Mailbox::lose(uint32_t source, Outcome outcome) {
     std::list<Waiting> ended;
     {
         const std::lock_guard lock(mutex_);
+        if (!closed_.ok()) {
+            return;
+        }
         const bool known = std::ranges::any_of(lost_, [&](const auto& each) { return each.first == source; });
         if (!known) {
             lost_.emplace_back(source, outcome);
@@ -399,7 +405,7 @@ bool Mailbox::drop_ended() {
     std::list<Waiting> ended; // destroyed after the lock is given back
     const std::lock_guard lock(mutex_);
     ended = take_ended();
-    return !is_open_ && closed_.ok() && kept_.empty() && waiting_.empty();
+    return !is_open_ && kept_.empty() && waiting_.empty() && claims_.empty();
 }
 
 } // namespace zerohop

@@ -93,8 +93,12 @@ public:
     void open();
     // Ends all receives, and those that come later. Returns the lanes that have messages here: call their match_with().
     [[nodiscard]] Lanes close(Outcome outcome);
-    // Forgets receives that have ended. Returns true if nothing is here, and nobody has opened it.
+    // Forgets receives that have ended. Returns true if nothing is here, and it is not open.
     [[nodiscard]] bool drop_ended();
+    [[nodiscard]] bool is_closed() {
+        const std::lock_guard lock(mutex_);
+        return !closed_.ok();
+    }
 
 private:
     struct Waiting {

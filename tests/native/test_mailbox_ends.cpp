@@ -1,4 +1,5 @@
 // Tests what is left of tagged messages and their receives when a sender, a lane or a mailbox ends.
+#include "engine/mailboxes.hpp"
 #include "mailbox_fixture.hpp"
 
 namespace test_mailbox_ends {
@@ -214,6 +215,37 @@ TEST_CASE("mailbox: more messages than may wait, and one ticket for two, end the
         CHECK(eventually([&] { return side.lane->state() == kMalformed; }));
         side.close();
     }
+}
+
+TEST_CASE("mailbox: of one that is closed and empty nothing stays but its scope") {
+    Mailboxes mailboxes;
+    Pair pair("shm");
+    const Outcome closed{Status::closed, Reason::owner_closed};
+    const std::shared_ptr<Endpoint> lane = pair.b.lane;
+    for (uint64_t scope = 1; scope <= 100; ++scope) {
+        const std::shared_ptr<Mailbox> mailbox = mailboxes.at(scope);
+        mailbox->open();
+        ArrivedSend sent{.ticket = 1, .nbytes = 0, .eager = true, .bytes = {}};
+        REQUIRE(mailbox->keep({scope, 1, 1}, lane, sent));
+        CHECK(mailbox->close(closed).size() == 1);
+    }
+    mailboxes.drop_ended();
+    CHECK(mailboxes.count() == 100); // the senders are to be told
+    for (uint64_t scope = 1; scope <= 100; ++scope) {
+        Mailbox::Lanes others;
+        const auto refused = mailboxes.at(scope)->take(lane.get(), others);
+        REQUIRE(refused.has_value());
+        CHECK_FALSE(refused->recv.op);
+        mailboxes.at(scope)->decide(refused->kept, true);
+    }
+    mailboxes.drop_ended();
+    CHECK(mailboxes.count() == 0);
+    const std::shared_ptr<Mailbox> again = mailboxes.at(7);
+    ArrivedSend late{.ticket = 2, .nbytes = 0, .eager = true, .bytes = {}};
+    CHECK_FALSE(again->keep({7, 1, 1}, lane, late));
+    CHECK(again->post(Wanted{}, {}).failed == closed);
+    CHECK(again->note_member(1, 1));
+    CHECK(mailboxes.count() == 0);
 }
 
 } // namespace test_mailbox_ends
