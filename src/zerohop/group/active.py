@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_OBJECTS: Final = 1 << 31
 _DEPTH: Final = 8
+_MOST_TARGETS: Final = 1024
 
 
 class Active(Messaging):
@@ -263,6 +264,8 @@ class Active(Messaging):
         number = check_int("target", as_int("target", number), 0, _MOST_OBJECTS - 1)
         channel = self._targets.get((use, number))
         if channel is None:
+            if len(self._targets) >= _MOST_TARGETS:
+                self._targets.clear()  # objects come and go; the channels to those in use are made again
             channel = self._targets[use, number] = self._channel(use, number)
         return channel
 
