@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import zerohop as zh
-from support.options import Options
-from support.patience import PATIENCE_S
+from support.groups import groups
+from support.patience import PATIENCE_S, patience
 from support.pattern import pattern, poison
 from zerohop.group.collectives import plan, rings
 from zerohop.group.collectives.plan import KINDS, algorithm_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 PROVIDERS = ("shm", "tcp")
@@ -35,23 +35,6 @@ SIZES = {
     "scatter": (0, 1, plan.TREE_PART, plan.TREE_PART + 1, 70_001),
     "alltoall": (0, 1, 777, 70_001),
 }
-
-
-@contextmanager
-def groups(folder: Path, size: int, provider: str = "shm", timeout: float = PATIENCE_S) -> Iterator[list[zh.Group]]:
-    with ExitStack() as opened:
-        options = Options(providers=(provider,), sim_devices=1)
-        contexts = [opened.enter_context(options.open()) for _ in range(size)]
-        yield [
-            opened.enter_context(zh.Group(rank, size, folder, ctx=ctx, timeout=timeout))
-            for rank, ctx in enumerate(contexts)
-        ]
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[list[zh.Group]]:
-    with groups(tmp_path, 2) as both:
-        yield both
 
 
 def in_all(ranks: list[zh.Group], call: Callable[[int, zh.Group], zh.Operation[Any]]) -> list[Any]:
@@ -174,91 +157,6 @@ def test_long_arrays_in_pieces(tmp_path: Path, size: int, monkeypatch: pytest.Mo
         assert (np.concatenate(outs) == sum(parts[1:], start=parts[0])).all()
 
 
-OPERATORS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-TYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 longdouble complex64 complex128"
-
-
-def numbers(rank: int, count: int, dtype: Any) -> Any:
-    chosen = np.random.default_rng(rank).uniform(-2, 2, count)
-    if np.dtype(dtype).kind in "iub":
-        return (chosen * 60).astype(np.int64).astype(dtype)
-    return (chosen + 1j * chosen[::-1] if np.dtype(dtype).kind == "c" else chosen).astype(dtype)
-
-
-def reduced_alike(found: list[Any], arrays: list[Any], op: str) -> None:
-    # A longdouble has bytes that belong to no number.
-    bits = {
-        str(each.tolist()) if each.dtype.itemsize == 16 and each.dtype.kind == "f" else each.tobytes() for each in found
-    }
-    assert len(bits) == 1, "the ranks have different bits"
-    expected = arrays[0]
-    for array in arrays[1:]:
-        expected = OPERATORS[op](expected, array)
-    assert found[0].dtype == expected.dtype
-    if expected.dtype.kind in "iub":
-        assert (found[0] == expected).all()
-    else:
-        kind = np.complex128 if expected.dtype.kind == "c" else np.longdouble
-        limit = 0.1 if expected.dtype.itemsize == 2 else 1e-4
-        assert np.allclose(found[0].astype(kind), expected.astype(kind), rtol=limit, atol=limit)
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_every_type_and_operator(tmp_path: Path, size: int) -> None:
-    types: list[Any] = [np.dtype(name) for name in TYPES.split()]
-    try:
-        import ml_dtypes
-    except ImportError:
-        pass
-    else:
-        types.append(np.dtype(ml_dtypes.bfloat16))
-    with groups(tmp_path, size) as ranks:
-        for dtype in types:
-            for op in OPERATORS:
-                if dtype.kind == "c" and op in ("min", "max"):
-                    with pytest.raises(TypeError, match="no order"):
-                        ranks[0].allreduce(np.zeros(1, dtype), op)
-                    continue
-                for nbytes in (400, plan.DOUBLING + 1600):
-                    arrays = [numbers(rank, nbytes // dtype.itemsize, dtype) for rank in range(size)]
-                    outs = [np.empty_like(array) for array in arrays]
-                    in_all(ranks, lambda rank, group: group.allreduce(arrays[rank], op, out=outs[rank]))  # noqa: B023
-                    reduced_alike(outs, arrays, op)
-
-
-def test_special_numbers_are_the_same_in_all_ranks(tmp_path: Path) -> None:
-    """NaN, infinities and zeros with signs, whose result depends on the order, and large ones that overflow."""
-    special = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 3e38, 1e-40], np.float32)
-    with groups(tmp_path, 5) as ranks:
-        for op in OPERATORS:
-            for count in (64, 40_000):
-                arrays = [np.random.default_rng(rank).choice(special, count) for rank in range(5)]
-                in_all(ranks, lambda rank, group: group.allreduce(arrays[rank], op))  # noqa: B023
-                assert len({each.tobytes() for each in arrays}) == 1
-
-
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "int64", "bool"])
-def test_tensors(tmp_path: Path, name: str) -> None:
-    torch = pytest.importorskip("torch")
-    dtype, threads = getattr(torch, name), torch.get_num_threads()
-    torch.set_num_threads(1)  # or it starts threads of its own, which look like leaked ones
-    with ExitStack() as opened:
-        opened.callback(torch.set_num_threads, threads)
-        ranks = opened.enter_context(groups(tmp_path, 3))
-        for shape in ((5, 7), (70_000,)):
-            tensors = [(torch.arange(np.prod(shape)).reshape(shape) % 7 + rank).to(dtype) for rank in range(3)]
-            total = tensors[0] + tensors[1] + tensors[2]
-            copies = [tensor.clone() for tensor in tensors]
-            for value in in_all(ranks, lambda rank, group: group.allreduce(copies[rank])):  # noqa: B023
-                assert torch.equal(value, total)
-            outs = [torch.zeros((3, *shape), dtype=dtype) for _ in ranks]
-            in_all(ranks, lambda rank, group: group.allgather(tensors[rank], outs[rank]))  # noqa: B023
-            assert all(torch.equal(out, torch.stack(tensors)) for out in outs)
-            parts = [torch.zeros(shape, dtype=dtype) for _ in ranks]
-            in_all(ranks, lambda rank, group: group.reduce_scatter(outs[rank], parts[rank], "max"))  # noqa: B023
-            assert all(torch.equal(part, tensor) for part, tensor in zip(parts, tensors, strict=True))
-
-
 @pytest.mark.parametrize("size", [2, 4])
 def test_memory_of_devices(tmp_path: Path, size: int) -> None:
     """What moves bytes takes any memory; ranks may have different kinds."""
@@ -350,3 +248,41 @@ def test_two_threads_of_a_rank_are_in_the_order_of_calls(two: list[zh.Group]) ->
     for operation in operations:
         operation.result(PATIENCE_S)
     assert [array[0] for array in arrays + others] == [3.0, 30.0, 3.0, 30.0]
+
+
+def test_one_whose_turn_does_not_come_in_time(two: list[zh.Group]) -> None:
+    first = two[0].barrier()
+    with pytest.raises(zh.DeadlineExceeded, match="barrier: an earlier collective of this group has not ended"):
+        two[0].barrier(timeout=0.1).result(PATIENCE_S)
+    for operation in (two[1].barrier(), first):
+        operation.result(PATIENCE_S)
+    with pytest.raises(zh.PeerLost, match="rank 0: it has given up the collective"):
+        two[1].barrier().result(PATIENCE_S)
+
+
+def test_a_call_does_not_wait_for_room(two: list[zh.Group]) -> None:
+    """256 messages that the other rank has not received leave no room for those of collectives."""
+    in_all(two, lambda _, group: group.barrier())
+    into, others = np.zeros(1), [group.subgroup([0, 1]) for group in two]
+    zh.wait_all([two[0].send(into, 1) for _ in range(256)], PATIENCE_S)
+    late, waiting = two[0].barrier(timeout=patience(0.3)), [group.barrier() for group in others]
+    assert not late.done()
+    with pytest.raises(zh.DeadlineExceeded, match="rank 1 has messages of this rank that it has not received"):
+        late.result(PATIENCE_S)
+    zh.wait_all([two[1].recv(into) for _ in range(256)], PATIENCE_S)
+    zh.wait_all(waiting, PATIENCE_S)
+
+
+def test_a_split_group_is_not_taken_for_a_subgroup(two: list[zh.Group]) -> None:
+    """Each rank makes both, of the same ranks and in another order: only those of one kind belong together."""
+    split = two[0].split(0)
+    subgroups = [two[0].subgroup([0, 1])]
+    splits: list[Any] = [each.result(PATIENCE_S) for each in (two[1].split(0), split)][::-1]
+    subgroups.append(two[1].subgroup([0, 1]))
+    found: list[Any] = [np.zeros(1, np.int64) for _ in range(2)]
+    receives = [group.recv(into) for group, into in zip((splits[1], subgroups[1]), found, strict=True)]
+    for group, number in ((subgroups[0], 2), (splits[0], 1)):
+        group.send(np.array([number]), 1).result(PATIENCE_S)
+    for receive in receives:
+        receive.result(PATIENCE_S)
+    assert [int(each[0]) for each in found] == [1, 2]

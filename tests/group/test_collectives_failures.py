@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import functools
 import os
 import signal
 import subprocess
@@ -11,44 +11,27 @@ import sys
 import tempfile
 import time
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.groups import groups
 from support.lanes import eventually
 from support.options import Options
 from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.pattern import pattern, poison
-from zerohop.group.collectives import tags
-from zerohop.group.collectives.plan import KINDS
+from zerohop.group.collectives import ordered, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 PROVIDERS = ("shm", "tcp")
 LONG = 3_000_000
 AFTER = "a collective of this group has failed: .*subgroup"
-
-
-@contextmanager
-def groups(folder: Path, size: int, provider: str = "shm", timeout: float = PATIENCE_S) -> Iterator[list[zh.Group]]:
-    with ExitStack() as opened:
-        options = Options(providers=(provider,), sim_devices=1)
-        contexts = [opened.enter_context(options.open()) for _ in range(size)]
-        yield [
-            opened.enter_context(zh.Group(rank, size, folder, ctx=ctx, timeout=timeout))
-            for rank, ctx in enumerate(contexts)
-        ]
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[list[zh.Group]]:
-    with groups(tmp_path, 2) as both:
-        yield both
 
 
 def floats(count: int, dtype: Any = np.float32) -> Any:
@@ -62,45 +45,28 @@ DIFFERENT: dict[str, tuple[Any, Any, str]] = {
         lambda g: g.allreduce(floats(5, np.int32)),
         "its dtype is (int32|float32), that of this rank (int32|float32)",
     ),
-    "dtype of long ones": (
-        lambda g: g.allreduce(floats(LONG)),
-        lambda g: g.allreduce(floats(LONG, np.int32)),
-        "its dtype is",
-    ),
+    "dtype, long": (lambda g: g.allreduce(floats(LONG)), lambda g: g.allreduce(floats(LONG, np.int32)), "dtype is"),
     "op": (lambda g: g.allreduce(floats(5)), lambda g: g.allreduce(floats(5), "max"), 'its op is "(sum|max)"'),
-    "root of broadcast": (
-        lambda g: g.broadcast(floats(5), 0),
-        lambda g: g.broadcast(floats(5), 1),
-        "its root or its number of bytes|longer",
-    ),
-    "roots of long broadcasts": (
-        lambda g: g.broadcast(floats(LONG), 0),
-        lambda g: g.broadcast(floats(LONG), 1),
-        "its root or its number of bytes|longer",
-    ),
-    "root of reduce": (lambda g: g.reduce(floats(5), 0), lambda g: g.reduce(floats(5), 1), "its root or|longer"),
-    "root of gather": (
-        lambda g: g.gather(floats(5), floats(10), 0),
-        lambda g: g.gather(floats(5), floats(10), 1),
-        "its root or|longer",
-    ),
-    "root of scatter": (
-        lambda g: g.scatter(floats(10), floats(5), 0),
-        lambda g: g.scatter(floats(10), floats(5), 1),
-        "its root or|longer",
-    ),
     "size": (lambda g: g.allreduce(floats(5)), lambda g: g.allreduce(floats(6)), "number of bytes|longer"),
     "long and short": (lambda g: g.allreduce(floats(5)), lambda g: g.allreduce(floats(LONG)), "bytes|longer"),
     "size of broadcast": (lambda g: g.broadcast(floats(6)), lambda g: g.broadcast(floats(5)), "bytes|longer"),
 }
+ROOTED: dict[str, Callable[[int, zh.Group], Any]] = {
+    "broadcast": lambda root, g: g.broadcast(floats(5), root),
+    "long broadcast": lambda root, g: g.broadcast(floats(LONG), root),
+    "reduce": lambda root, g: g.reduce(floats(5), root),
+    "gather": lambda root, g: g.gather(floats(5), floats(10), root),
+    "scatter": lambda root, g: g.scatter(floats(10), floats(5), root),
+}
+for each, of_root in ROOTED.items():
+    DIFFERENT[f"root of {each}"] = functools.partial(of_root, 0), functools.partial(of_root, 1), "root|longer"
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_calls_that_differ(two: list[zh.Group], what: str) -> None:
     """Both ranks are told, long before their time is up, and the group is over for collectives."""
     first, second, text = DIFFERENT[what]
-    for operation in [group.barrier() for group in two]:
-        operation.result(PATIENCE_S)
+    zh.wait_all([group.barrier() for group in two], PATIENCE_S)
     began = time.monotonic()
     operations = [first(two[0]), second(two[1])]
     for rank, operation in enumerate(operations):
@@ -117,38 +83,35 @@ def test_calls_that_differ(two: list[zh.Group], what: str) -> None:
     assert arrays[0].tolist() == arrays[1].tolist() == [2.0] * 3
 
 
-def test_tags_tell_kinds_operators_types_and_roots_apart() -> None:
-    types = ("bool", "int32", "float32", "bfloat16", "complex64", "uint8", "float16", "timedelta64[ns]")
-    cases = itertools.product(KINDS, tags.OPERATORS, types, range(8))
-    made = {int(tags.tag_of(kind, op, dtype, root, 1000)) for kind, op, dtype, root in cases}
-    assert len(made) == len(KINDS) * len(tags.OPERATORS) * len(types) * 8
-    for bits in list(made)[:50]:
-        assert int(tags.parsed(bits)) == bits
-    for reason in tags.Failure:
-        found = tags.parsed(tags.failure_tag(300, reason, 77))
-        assert (found.number, found.failure) == (300 % 256, (reason, 77))
+N = 20_000
+MINE: dict[str, Callable[[zh.Group, Any, Any], zh.Operation[Any]]] = {
+    "barrier": lambda g, *_: g.barrier(),
+    "broadcast": lambda g, x, _: g.broadcast(x, 2),
+    "long broadcast": lambda g, _, all_: g.broadcast(all_, 2),
+    "reduce": lambda g, x, _: g.reduce(x),
+    "short allreduce": lambda g, x, _: g.allreduce(x[:100]),
+    "allreduce": lambda g, x, _: g.allreduce(x),
+    "long allreduce": lambda g, *_: g.allreduce(floats(LONG)),
+    "reduce_scatter": lambda g, x, all_: g.reduce_scatter(all_, x),
+    "allgather": lambda g, x, all_: g.allgather(x, all_),
+    "gather": lambda g, x, all_: g.gather(x, all_),
+    "scatter": lambda g, x, all_: g.scatter(all_, x),
+    "short scatter": lambda g, x, all_: g.scatter(all_[:4], x[:1]),
+    "alltoall": lambda g, _, all_: g.alltoall(all_, all_.copy()),
+    "exchange": lambda g, *_: g.exchange(b"1"),
+    "split": lambda g, *_: g.split(0),
+}
+LOST = ("barrier", "short allreduce", "long allreduce", "long broadcast", "allgather", "alltoall")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("kind", ["barrier", "allreduce", "long allreduce", "broadcast", "allgather", "alltoall"])
+@pytest.mark.parametrize("kind", LOST)
 def test_a_rank_that_closes_its_context(tmp_path: Path, provider: str, kind: str) -> None:
     """All others are told soon that it is this rank which is gone. They go on without it."""
-
-    def call(group: zh.Group, collective: str) -> zh.Operation[Any]:
-        if collective == "barrier":
-            return group.barrier()
-        if collective == "broadcast":
-            return group.broadcast(floats(LONG), 2)
-        if collective == "allgather":
-            return group.allgather(floats(10_000), floats(10_000 * group.size))
-        if collective == "alltoall":
-            return group.alltoall(floats(4000 * group.size), floats(4000 * group.size))
-        return group.allreduce(floats(LONG if collective == "long allreduce" else 100))
-
     with groups(tmp_path, 4, provider) as ranks:
-        for operation in [call(group, "alltoall") for group in ranks]:
-            operation.result(PATIENCE_S)
-        waiting = [call(group, kind) for group in ranks if group.rank != 2]
+        memory = np.zeros(N), np.zeros(4 * N)
+        zh.wait_all([MINE["alltoall"](group, *memory) for group in ranks], PATIENCE_S)
+        waiting = [MINE[kind](group, np.zeros(N), np.zeros(4 * N)) for group in ranks if group.rank != 2]
         began = time.monotonic()
         ranks[2].context.close()
         for operation in waiting:
@@ -212,7 +175,9 @@ def test_a_rank_that_does_not_come(tmp_path: Path, size: int) -> None:
             operation.result(PATIENCE_S)
         waiting = [group.allreduce(floats(LONG), timeout=patience(0.3)) for group in ranks[1:]]
         for operation in waiting:
-            with pytest.raises(zh.DeadlineExceeded, match=r"rank \d: "):
+            with pytest.raises(
+                zh.DeadlineExceeded, match=r"allreduce: rank \d(: | has not sent its part; it may wait)"
+            ):
                 operation.result(PATIENCE_S)
         for group in ranks[1:]:
             with pytest.raises(zh.ZerohopError, match=AFTER):
@@ -250,16 +215,53 @@ def test_cancelled_ones_leave_memory_alone(two: list[zh.Group]) -> None:
         two[0].barrier().result(PATIENCE_S)
 
 
-def test_one_that_is_cancelled_leaves_earlier_ones_alone(two: list[zh.Group]) -> None:
-    first, second, third = two[0].exchange(b"1"), two[0].exchange(b"2"), two[0].exchange(b"3")
-    assert third.cancel()
-    for found, each in ((first, b"a"), (second, b"b")):
-        other = two[1].exchange(each)
-        assert found.result(PATIENCE_S) == other.result(PATIENCE_S)
-    with pytest.raises(zh.ZerohopError, match="it was cancelled"):
+@pytest.mark.parametrize("kind", MINE)
+def test_one_that_is_cancelled_before_its_turn(tmp_path: Path, kind: str) -> None:
+    """The other ranks are told at once when its turn has come, and its memory stays as it is."""
+    with groups(tmp_path, 4) as ranks:
+        memory = [(np.full(N, rank), np.full(4 * N, rank)) for rank in range(4)]
+        first, second = ranks[0].barrier(), MINE[kind](ranks[0], *memory[0])
+        assert second.cancel()
+        for operation in [*[group.barrier() for group in ranks[1:]], first]:
+            operation.result(PATIENCE_S)
+        began, told = time.monotonic(), []
+        for operation in [MINE[kind](group, *each) for group, each in zip(ranks[1:], memory[1:], strict=True)]:
+            try:
+                operation.result(PATIENCE_S)
+            except zh.PeerLost as error:
+                told.append(str(error))
+        assert told
+        assert all("rank 0: it has given up the collective" in text for text in told)
+        assert time.monotonic() - began < PATIENCE_S / 2
+        with pytest.raises(zh.ZerohopError, match="it was cancelled"):
+            ranks[0].barrier().result(PATIENCE_S)
+        assert not second.memory_in_use
+        assert not any(each.any() for each in memory[0])
+
+
+@pytest.mark.parametrize("at", [(ordered, "Call"), (ordered, "_guarded"), (ordered, "_Rest"), (steps, "_ended_soon")])
+def test_an_interrupted_call_loses_no_turn(
+    two: list[zh.Group], at: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    zh.wait_all([group.barrier() for group in two], PATIENCE_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(*at, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            two[0].barrier()
+    with pytest.raises(zh.ZerohopError, match="has failed: it was cancelled"):
         two[0].barrier().result(PATIENCE_S)
-    with pytest.raises(zh.DeadlineExceeded, match="rank 0: "):
-        two[1].exchange(b"c", timeout=0.1).result(PATIENCE_S)
+
+
+def test_a_rank_that_has_given_up_is_not_called_gone(tmp_path: Path) -> None:
+    with groups(tmp_path, 4) as ranks:
+        operations = [group.allreduce(floats(LONG)) for group in ranks[:3]]
+        assert operations[0].cancel()
+        for operation in [*operations[1:], ranks[3].allreduce(floats(LONG))]:
+            with pytest.raises(zh.PeerLost, match="rank 0: it has given up the collective"):
+                operation.result(PATIENCE_S)
 
 
 def test_a_task_that_is_cancelled(two: list[zh.Group]) -> None:
@@ -293,46 +295,3 @@ def test_the_context_closes_under_them(tmp_path: Path) -> None:
         for operation in waiting:
             with pytest.raises(zh.Closed):
                 operation.result(PATIENCE_S)
-
-
-ANY: Any = "text"
-READ_ONLY = np.zeros(4)
-READ_ONLY.flags.writeable = False
-ACROSS = np.zeros((4, 4))[:, 0]
-WRONG: list[tuple[Callable[[zh.Group], Any], type[Exception], str]] = [
-    (lambda g: g.broadcast(floats(4), 2), ValueError, "root must be from 0 to 1, not 2"),
-    (lambda g: g.broadcast(READ_ONLY, 1), ValueError, "x is read-only"),
-    (lambda g: g.broadcast("text"), TypeError, "str"),
-    (lambda g: g.broadcast(ACROSS), ValueError, r"numpy.ascontiguousarray\(x\)"),
-    (lambda g: g.allreduce(ACROSS), ValueError, r"numpy.ascontiguousarray\(x\)"),
-    (lambda g: g.allreduce(READ_ONLY), ValueError, "read-only"),
-    (lambda g: g.allreduce(floats(4), "mean"), ValueError, "op is"),
-    (lambda g: g.allreduce([1, 2]), TypeError, "list"),
-    (lambda g: g.allreduce(np.zeros(4, "O")), TypeError, "object"),
-    (lambda g: g.allreduce(np.zeros(4, ">f4")), TypeError, "byte order"),
-    (lambda g: g.allreduce(np.zeros(4, "M8[s]")), TypeError, "datetime64"),
-    (lambda g: g.allreduce(floats(4), out=floats(5)), ValueError, "x has 4 elements, and needs the 5 of out"),
-    (lambda g: g.allreduce(floats(4), out=floats(4, np.int32)), ValueError, "float32 .*int32"),
-    (lambda g: g.allreduce(floats(4), out=READ_ONLY.astype(np.float32)[::2]), ValueError, r"ascontiguousarray\(out\)"),
-    (lambda g: g.reduce(floats(4), -1), ValueError, "root"),
-    (lambda g: g.reduce_scatter(floats(4), floats(4)), ValueError, "needs 2 times the 4 of out"),
-    (lambda g: g.allgather(floats(4), floats(4)), ValueError, "out has 16 bytes, and needs 2 times the 16 of x"),
-    (lambda g: g.gather(floats(4)), ValueError, "root has to pass out"),
-    (lambda g: g.scatter(None, floats(4)), ValueError, "root has to pass x"),
-    (lambda g: g.scatter(floats(4), floats(4)), ValueError, "x has 16 bytes"),
-    (lambda g: g.alltoall(np.zeros(3, np.uint8), np.zeros(3, np.uint8)), ValueError, "no 2 parts of one length"),
-    (lambda g: g.exchange(ANY), TypeError, "str"),
-    (lambda g: g.split(1 << 70), ValueError, "color"),
-    (lambda g: g.split(ANY), TypeError, "color"),
-    (lambda g: g.barrier(timeout=-1), ValueError, "timeout"),
-]
-
-
-@pytest.mark.parametrize("number", range(len(WRONG)))
-def test_wrong_arguments(two: list[zh.Group], number: int) -> None:
-    """They are refused at once, and count as no call."""
-    call, error, text = WRONG[number]
-    with pytest.raises(error, match=text):
-        call(two[0])
-    for operation in [group.barrier() for group in two]:
-        operation.result(PATIENCE_S)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from zerohop._native import Reason, Status
 from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, from_native
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from zerohop.group.collectives.scratch import Scratch
     from zerohop.group.collectives.tags import Tag
 
-    # Posts a message: the memory, the rank, the tag or None, the seconds left.
-    Post = Callable[[Memory | View, int, int | None, float | None], Operation[Any]]
+    # Posts a message: the memory, the rank, the tag, the seconds left. Returns also what to say of the rank if that
+    # time runs out; empty: the error says it.
+    Send = Callable[[Memory | View, int, int, float], tuple[Operation[Any], str]]
+    # Posts a receive: the memory, the rank, the seconds left or None.
+    Receive = Callable[[Memory | View, int, float | None], Operation[Any]]
 
 # Seconds in which the other ranks must take the message that says that this one has failed.
 _TELL_S: Final = 0.2
@@ -32,6 +35,10 @@ _GIVEN_UP: Final = from_native(Status.PEER_LOST.value, Reason.GIVEN_UP.value).re
 # More messages than a rank has posted at once to another one.
 _MOST_POSTED: Final = 1000
 _SAME: Final = "have all ranks call the same collectives, in the same order, with arguments that agree"
+# What to say of a rank if the time runs out.
+_NOT_SENT: Final = "has not sent its part; it may wait for another rank"
+NOT_RECEIVED: Final = "has not received its part; it may wait for another rank"
+NO_ROOM: Final = "has messages of this rank that it has not received, so that there is no room for more"
 
 
 class Transfer(NamedTuple):
@@ -41,61 +48,101 @@ class Transfer(NamedTuple):
     rank: int
     # Bytes that must come; -1 if it is sent.
     nbytes: int
+    # What to say of the rank if the time runs out; empty: the error says it.
+    if_late: str
+
+
+class Ended(Exception):
+    """Ends the steps of a collective.
+
+    Attributes:
+        error: what the caller gets.
+        failure: why, as other ranks are told.
+        rank: the rank at which it lies, as other ranks are told.
+    """
+
+    def __init__(self, error: ZerohopError, failure: Failure, rank: int) -> None:
+        super().__init__(error, failure, rank)
+        self.error = error
+        self.failure = failure
+        self.rank = rank
 
 
 class Call:
     """Sends and receives the messages of one collective.
 
     Attributes:
+        kind: the name of the collective.
         rank: this rank.
         size: the number of ranks.
         number: the place of the collective in the group, from 0.
         scratch: memory for its steps.
         in_flight: operations that have not been waited for.
         partners: the ranks that wait for this one, and are told if it fails.
+        abandoned: whether it has ended before its first step. The steps are then taken only to find the partners: they
+            post nothing, touch no memory of the caller, and end at the first message that they wait for.
     """
 
     def __init__(
         self,
+        kind: str,
         rank: int,
         size: int,
         number: int,
         tag: Tag,
         deadline_ns: int,
-        send: Post,
-        receive: Post,
+        send: Send,
+        receive: Receive,
         short: View,
         scratch: Scratch,
     ) -> None:
         """Begin a collective; ``deadline_ns``: 0 is none; ``short``: memory for a short message."""
+        self.kind = kind
         self.rank = rank
         self.size = size
         self.number = number
         self.scratch = scratch
         self.in_flight: list[Operation[Any]] = []
         self.partners: set[int] = set()
+        self.abandoned = False
         self._tag = tag
         self._bits = int(tag)
         self._deadline_ns = deadline_ns
         self._send = send
         self._receive = receive
+        # Messages for which there was no room.
+        self._held_up: list[Transfer] = []
         self._short = short
         self._nothing = short[:0]
+
+    @property
+    def left_s(self) -> float:
+        """Return the seconds that are left, which may be infinite."""
+        if not self._deadline_ns:
+            return math.inf
+        return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
 
     def send(self, view: Memory | View, rank: int) -> Transfer:
         """Post a message to a rank."""
         self.partners.add(rank)
-        operation = self._send(view, rank, self._bits, self._left_s())
+        if self.abandoned:
+            return _NO_TRANSFER
+        operation, if_late = self._send(view, rank, self._bits, self.left_s)
         self.in_flight.append(operation)
-        return Transfer(operation, rank, -1)
+        transfer = Transfer(operation, rank, -1, if_late)
+        if if_late == NO_ROOM:
+            self._held_up.append(transfer)
+        return transfer
 
     def receive(self, view: Memory | View, rank: int) -> Transfer:
         """Post a receive of the next message of a rank, which must fill the memory."""
         self.partners.add(rank)
-        left_s = self._left_s()
-        operation = self._receive(view, rank, None, None if left_s == math.inf else left_s)
+        if self.abandoned:
+            return _NO_TRANSFER
+        left_s = self.left_s
+        operation = self._receive(view, rank, None if left_s == math.inf else left_s)
         self.in_flight.append(operation)
-        return Transfer(operation, rank, view.nbytes)
+        return Transfer(operation, rank, view.nbytes, _NOT_SENT)
 
     def signal(self, rank: int) -> Transfer:
         """Send no bytes to a rank, which learns how far this one is, and whether the two calls differ."""
@@ -107,43 +154,46 @@ class Call:
         return self.receive(self._short, rank)._replace(nbytes=0)
 
     async def wait(self, *transfers: Transfer) -> None:
-        """Wait for messages, in this order. List receives first: they tell if another rank has failed.
+        """Wait for messages, one after the other; pass those that are received first.
+
+        A rank that has failed says so in a message. Who waits for a receive gets that message at once; who waits for a
+        send to that rank may wait until the time is up.
 
         Raises:
-            PeerLost: a rank is lost; the text names it.
-            DeadlineExceeded: the time is up; the text names the rank that has not sent or received.
-            ProtocolError: a rank does something else.
+            Ended: the error is PeerLost: a rank is lost or has given up; DeadlineExceeded: the time is up;
+                ProtocolError: a rank does something else. The text names the rank.
         """
         for transfer in transfers:
-            operation, rank, nbytes = transfer
+            if self.abandoned:
+                raise Ended(ZerohopError("it was cancelled"), Failure.OTHER, self.rank)
+            operation, rank, nbytes, _ = transfer
             if not operation.done():
                 await until(operation)
             try:
                 message = operation.result(0)
             except ZerohopError as error:
-                raise await self._explained(error, rank) from None
+                raise await self._ended(error, transfer) from None
             self.in_flight.remove(operation)
             if nbytes >= 0:
                 if message.tag != self._bits:
-                    raise self._of_other_tag(rank, message.tag)
+                    raise self._ended_by_tag(rank, message.tag)
                 if message.nbytes != nbytes:
                     text = f"rank {rank}: it has sent {message.nbytes} bytes in place of {nbytes}"
-                    raise ProtocolError(text, fix=_SAME)
+                    raise Ended(ProtocolError(text, fix=_SAME), Failure.DIFFERS, rank)
 
     async def give_turn(self) -> None:
         """Let other work of the control thread run."""
         await until(Turn())
 
-    async def give_up(self, error: BaseException) -> None:
-        """End all messages, and tell the ranks that wait for this one why."""
+    async def give_up(self, failure: Failure, rank: int) -> None:
+        """End all messages, and tell the ranks that wait for this one why, and at which rank it lies."""
         self.cancel()
-        failure, rank = _failure_of(error)
         gone = {self.rank, rank} if failure == Failure.LOST else {self.rank}
-        tag = failure_tag(self.number, failure, self.rank if rank is None else rank)
+        tag = failure_tag(self.number, failure, rank)
         told = []
         for partner in self.partners - gone:
             try:
-                told.append(self._send(self._nothing, partner, tag, _TELL_S))
+                told.append(self._send(self._nothing, partner, tag, _TELL_S)[0])
             except ZerohopError:  # the Group is closed
                 break
         for operation in told:
@@ -158,52 +208,65 @@ class Call:
             if not operation.cancel():
                 _outcome_of(operation)
 
-    def _left_s(self) -> float:
-        if not self._deadline_ns:
-            return math.inf
-        return max(0.0, (self._deadline_ns - time.monotonic_ns()) / 1e9)
-
-    async def _explained(self, error: ZerohopError, rank: int) -> ZerohopError:
-        """Return the error of a message, which names the rank, or that with which the rank has given up."""
-        error = replace(error, reason=_named(error, rank).reason)
+    async def _ended(self, error: ZerohopError, transfer: Transfer) -> Ended:
+        """Return what ends the steps because a message has failed: its error, or why its rank has given up."""
+        rank = transfer.rank
+        if not error.reason.startswith("rank "):
+            error = replace(error, reason=f"rank {rank}: {error.reason}")
         if isinstance(error, ProtocolError):
-            return replace(error, reason=f"rank {rank}: the message is longer than this rank expects", fix=_SAME)
-        if not isinstance(error, PeerLost) or not error.reason.endswith(_GIVEN_UP):
-            return error
+            text = f"rank {rank}: the message is longer than {'it' if transfer.nbytes < 0 else 'this rank'} expects"
+            return Ended(replace(error, reason=text, fix=_SAME), Failure.DIFFERS, rank)
+        if isinstance(error, DeadlineExceeded):
+            # A rank that lacks a message of this one may wait for that.
+            held_up = any(each.rank == rank and not _has_succeeded(each.operation) for each in self._held_up)
+            if_late = NO_ROOM if held_up else transfer.if_late
+            if if_late:
+                error = replace(error, reason=f"rank {rank} {if_late}")
+            return Ended(error, Failure.LATE, rank)
+        if not isinstance(error, PeerLost):
+            return Ended(error, Failure.OTHER, self.rank)
+        if not error.reason.endswith(_GIVEN_UP):
+            return Ended(error, Failure.LOST, rank)
         # The rank is there, and says why. That comes after the messages that it had posted.
         self.cancel()
         posted = deque(self.in_flight)
         ends = time.monotonic() + _HEAR_S
         for _ in range(_MOST_POSTED):
             left_s = max(0.0, ends - time.monotonic())
-            operation = posted.popleft() if posted else self._receive(self._short, rank, None, left_s)
+            operation = posted.popleft() if posted else self._receive(self._short, rank, left_s)
             if not operation.done():
                 await until(operation)
             outcome = _outcome_of(operation)
             if isinstance(outcome, Message) and outcome.source == rank and parsed(outcome.tag).failure is not None:
-                return self._of_other_tag(rank, outcome.tag)
+                return self._ended_by_tag(rank, outcome.tag)
             if left_s == 0:
                 break
-        return error
+        return Ended(error, Failure.OTHER, rank)
 
-    def _of_other_tag(self, rank: int, bits: int) -> ZerohopError:
+    def _ended_by_tag(self, rank: int, bits: int) -> Ended:
+        """Return what ends the steps because a rank has sent another tag. A failure is passed on as it came."""
         there = parsed(bits)
         failed = there.failure
         if failed is None:
-            return ProtocolError(f"rank {rank}: {difference(self._tag, there)}", fix=_SAME)
+            error: ZerohopError = ProtocolError(f"rank {rank}: {difference(self._tag, there)}", fix=_SAME)
+            return Ended(error, Failure.DIFFERS, rank)
         failure, named = failed
-        earlier = "" if there.number == self._tag.number else "an earlier "
+        says = "" if named == rank else f", says rank {rank}"
+        if there.number != self._tag.number:
+            says += ", of an earlier collective"
         if failure == Failure.LOST:
-            error: ZerohopError = PeerLost(f"rank {named}: it is gone, says rank {rank}")
+            error = PeerLost(f"rank {named}: it is gone{says}")
         elif failure == Failure.LATE:
-            error = DeadlineExceeded(f"rank {named}: it has not come in time, says rank {rank}")
+            error = DeadlineExceeded(f"rank {named}: it has not come in time{says}")
         elif failure == Failure.DIFFERS:
-            error = ProtocolError(
-                f"rank {named}: its call differs from that of rank {rank}, says rank {rank}", fix=_SAME
-            )
+            error = ProtocolError(f"rank {named}: its call differs from that of another rank{says}", fix=_SAME)
         else:
-            error = PeerLost(f"rank {rank}: it has given up the collective")
-        return replace(error, reason=f"{error.reason}, of {earlier}collective") if earlier else error
+            error = PeerLost(f"rank {named}: it has given up the collective{says}")
+        return Ended(error, failure, named)
+
+
+# Stands for all messages of a collective that was abandoned. Nothing waits for it.
+_NO_TRANSFER: Final = Transfer(cast("Any", None), -1, -1, "")
 
 
 def _outcome_of(operation: Operation[Any]) -> object:
@@ -216,23 +279,5 @@ def _outcome_of(operation: Operation[Any]) -> object:
         return error
 
 
-def _named(error: ZerohopError, rank: int) -> ZerohopError:
-    """Return an error that names the rank at which a message has failed."""
-    if error.reason.startswith("rank "):
-        return error
-    return replace(error, reason=f"rank {rank}: {error.reason}")
-
-
-def _failure_of(error: BaseException) -> tuple[Failure, int | None]:
-    """Return what other ranks are told of an error, and the rank that it names."""
-    if isinstance(error, PeerLost):
-        failure = Failure.LOST
-    elif isinstance(error, DeadlineExceeded):
-        failure = Failure.LATE
-    elif isinstance(error, ProtocolError):
-        failure = Failure.DIFFERS
-    else:
-        return Failure.OTHER, None
-    words = error.reason.split(" ", 2)
-    named = words[1].rstrip(":") if words[0] == "rank" and len(words) > 1 else ""
-    return failure, int(named) if named.isdigit() else None
+def _has_succeeded(operation: Operation[Any]) -> bool:
+    return operation.done() and not isinstance(_outcome_of(operation), BaseException)

@@ -11,13 +11,12 @@ import numpy as np
 from zerohop.config.checks import as_int, check_int
 from zerohop.errors import ProtocolError
 from zerohop.group.collectives import pairs, rings
+from zerohop.group.collectives.call import Ended
 from zerohop.group.collectives.ordered import Weakly
 from zerohop.group.collectives.reducing import Reducing
-from zerohop.group.collectives.tags import tag_of
+from zerohop.group.collectives.tags import Failure, tag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Self
 
     from zerohop.core.face import Operation
@@ -36,8 +35,8 @@ class Collectives(Reducing):
     one fails, later ones of this group fail at once: go on in a sub-group of the ranks that are left.
     """
 
-    def subgroup(self, ranks: Sequence[int], *, timeout: float | None = None) -> Any:
-        """Make a group of some of the ranks. Group, which is derived from this class, does it."""
+    def _subgroup_of(self, members: tuple[int, ...], label: str, timeout: float | None) -> Any:
+        """Make a group of ranks of this one, which all have the same label. Group, a subclass, does it."""
         raise NotImplementedError
 
     def barrier(self, *, timeout: float | None = None) -> Operation[None]:
@@ -70,7 +69,10 @@ class Collectives(Reducing):
         Raises:
             TypeError, Closed: at once. From the Operation: as ``barrier``.
         """
-        mine = bytes(memoryview(data))
+        given = memoryview(data)
+        if "O" in given.format and np.asarray(given).dtype.hasobject:
+            raise TypeError("data holds pointers to Python objects, not data. Fix: pass pickle.dumps(...) of them")
+        mine = bytes(given)
 
         async def work(call: Call) -> list[bytes]:
             return await _exchange(call, mine)
@@ -91,14 +93,16 @@ class Collectives(Reducing):
         chosen = 0 if color is None else check_int("color", as_int("color", color), -_MOST, _MOST)
         key = check_int("key", as_int("key", key), -_MOST, _MOST)
         mine = _CHOICE.pack(color is not None, chosen, key)
-        subgroup = Weakly(self.subgroup)
+        subgroup_of = Weakly(self._subgroup_of)
 
         async def work(call: Call) -> Any:
             choices = [_CHOICE.unpack(each) for each in await _exchange(call, mine)]
             if color is None:
                 return None
             ranks = [rank for rank, (there, other, _) in enumerate(choices) if there and other == chosen]
-            return subgroup(sorted(ranks, key=lambda rank: (choices[rank][2], rank)))
+            members = tuple(sorted(ranks, key=lambda rank: (choices[rank][2], rank)))
+            # All ranks count their collectives alike, also if they make other groups meanwhile.
+            return subgroup_of(members, f"split {call.number} color {chosen}", None)
 
         return self._begin_collective("split", tag_of("split"), timeout, work)
 
@@ -111,7 +115,8 @@ async def _exchange(call: Call, mine: bytes) -> list[bytes]:
     lengths[call.rank] = len(mine)
     await pairs.allgather(call, lengths_view[call.rank * _INT_BYTES :][:_INT_BYTES], lengths_view)
     if lengths.min() < 0:
-        raise ProtocolError(f"rank {int(lengths.argmin())}: it has sent a negative length")
+        rank = int(lengths.argmin())
+        raise Ended(ProtocolError(f"rank {rank}: it has sent a negative length"), Failure.DIFFERS, rank)
     bounds = [0, *itertools.accumulate(map(int, lengths))]
     if bounds[-1] == 0:
         return [b""] * call.size

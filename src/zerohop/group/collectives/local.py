@@ -18,7 +18,7 @@ _AT_ONCE: Final = 1 << 20
 async def copy(call: Call, target: Memory | View, source: Memory | View) -> None:
     """Copy all bytes; memory of devices by a message to this rank itself, which holds up no thread."""
     nbytes = source.nbytes
-    if nbytes == 0 or (target.address, target.device) == (source.address, source.device):
+    if nbytes == 0 or call.abandoned or (target.address, target.device) == (source.address, source.device):
         return
     if not target.device == source.device == "host":
         await call.wait(call.receive(target, call.rank), call.send(source, call.rank))
@@ -31,6 +31,8 @@ async def copy(call: Call, target: Memory | View, source: Memory | View) -> None
 
 async def copy_numbers(call: Call, target: Numbers, source: Numbers) -> None:
     """Copy all elements."""
+    if call.abandoned:
+        return
     each = _AT_ONCE // source.itemsize
     for start in range(0, len(source), each):
         target.part(start, start + each).copy_from(source.part(start, start + each))

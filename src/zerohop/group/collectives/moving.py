@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.group.collectives import local, pairs, rings, trees
-from zerohop.group.collectives.operands import check_order, is_tensor, synchronize
+from zerohop.group.collectives.operands import check_order, check_overlap, check_writable, is_tensor, synchronize
 from zerohop.group.collectives.ordered import Ordered
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.tags import tag_of
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from zerohop.group.collectives.call import Call
 
 T = TypeVar("T")
+
+_OWN_PART = ", or exactly this rank's part"
 
 
 class Moving(Ordered):
@@ -50,7 +52,7 @@ class Moving(Ordered):
         """Copy the arrays of all ranks into ``out``, in the order of ranks, in all ranks; value: ``out``.
 
         Args:
-            x: as for ``broadcast``. It may be this rank's part of ``out``.
+            x: as for ``broadcast``. It may be this rank's part of ``out``, but share no other memory with it.
             out: as many times larger as there are ranks.
             timeout: seconds; None: the Group's.
 
@@ -60,6 +62,7 @@ class Moving(Ordered):
         source, target = self._bytes("x", x), self._bytes("out", out, written=True)
         each = source.nbytes
         self._check_parts("out", target, "x", each)
+        check_overlap(source, target, self.rank * each, _OWN_PART)
         algorithm = algorithm_of("allgather", each, self.size)
         rank, size = self.rank, self.size
 
@@ -82,7 +85,7 @@ class Moving(Ordered):
         """Copy the arrays of all ranks into ``out`` of the root, in the order of ranks; value: that, or None elsewhere.
 
         Args:
-            x: as for ``broadcast``. At the root it may be its part of ``out``.
+            x: as for ``broadcast``. At the root it may be its part of ``out``, but share no other memory with it.
             out: as many times larger as there are ranks; only the root's is used.
             root: the rank that gets all.
             timeout: seconds; None: the Group's.
@@ -99,6 +102,7 @@ class Moving(Ordered):
                 raise ValueError("the root has to pass out, where the parts of all ranks go")
             target = self._bytes("out", out, written=True)
             self._check_parts("out", target, "x", each)
+            check_overlap(source, target, rank * each, _OWN_PART)
         algorithm = algorithm_of("gather", each, self.size)
 
         async def work(call: Call) -> T | None:
@@ -119,7 +123,7 @@ class Moving(Ordered):
 
         Args:
             x: as many times larger than ``out`` as there are ranks; only the root's is used, and others pass None.
-            out: as ``x`` of ``broadcast``. At the root it may be its part of ``x``.
+            out: as ``x`` of ``broadcast``. At the root it may be its part of ``x``, but share no other memory with it.
             root: the rank that has all.
             timeout: seconds; None: the Group's.
 
@@ -135,6 +139,7 @@ class Moving(Ordered):
                 raise ValueError("the root has to pass x, the parts of all ranks")
             source = self._bytes("x", x)
             self._check_parts("x", source, "out", each)
+            check_overlap(source, target, rank * each, _OWN_PART)
         algorithm = algorithm_of("scatter", each, self.size)
 
         async def work(call: Call) -> T:
@@ -155,7 +160,7 @@ class Moving(Ordered):
 
         Args:
             x: as for ``broadcast``, with a part for each rank.
-            out: as long as ``x``, and other memory.
+            out: as long as ``x``, with which it shares no memory.
             timeout: seconds; None: the Group's.
 
         Raises:
@@ -166,6 +171,7 @@ class Moving(Ordered):
         if rest:
             raise ValueError(f"x has {source.nbytes} bytes, which are no {self.size} parts of one length")
         self._check_parts("out", target, "a part of x", each)
+        check_overlap(source, target)
         rank = self.rank
 
         async def work(call: Call) -> T:
@@ -188,8 +194,8 @@ class Moving(Ordered):
             synchronize(x)
         self._check()
         view = self._view(x)
-        if written and view.readonly:
-            raise ValueError(f"{name} is read-only, and would be written to")
+        if written:
+            check_writable(name, x, view)
         return view
 
     def _check_parts(self, name: str, whole: Memory | View, part: str, nbytes: int) -> None:

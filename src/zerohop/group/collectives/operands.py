@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from zerohop.group.collectives.tags import TYPES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -85,28 +87,68 @@ def numbers_of(name: str, x: Any, operator: str, view_of: Callable[[Local], Memo
     """
     if is_tensor(x):
         check_order(name, x)
-        _check_reducible_by_torch(x, operator)
-        flat, dtype = x.detach().reshape(-1), str(x.dtype).removeprefix("torch.")
+        why = _why_not_torch(x.dtype, x.device.type, operator)
+        if why:
+            raise TypeError(f"{name}: {why}")
+        flat, dtype = x.detach().reshape(-1), _torch_name(x.dtype)
         synchronize(x)
         shown = flat if dtype == "bfloat16" or flat.device.type != "cpu" else flat.numpy()
         return Numbers(shown, view_of(flat), x.element_size(), dtype)
     if not isinstance(x, np.ndarray):
         what = f"{name} is a {type(x).__name__}, whose elements have no type"
         raise TypeError(f"{what}. Fix: pass an array of NumPy or a tensor, such as {name}.numpy().view(numpy.float32)")
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be ignored. Fix: {name}.filled(...)")
     check_order(name, x)
     why, dtype = _judged(x.dtype, operator)
     if why:
         raise TypeError(f"{name}: {why}")
-    return Numbers(x.reshape(-1), view_of(x), x.itemsize, dtype)
+    # A matrix would keep two dimensions.
+    return Numbers(np.asarray(x).reshape(-1), view_of(x), x.itemsize, dtype)
 
 
 def check_order(name: str, x: Any) -> None:
-    """Raise ValueError if an array or a tensor is not C-contiguous."""
+    """Raise an error if the memory of an array or a tensor does not have its elements in C order."""
     if isinstance(x, np.ndarray):
         if not x.flags.c_contiguous:
             raise ValueError(f"{name} is not C-contiguous. Fix: pass a copy, numpy.ascontiguousarray({name})")
-    elif is_tensor(x) and not x.is_contiguous():
-        raise ValueError(f"{name} is not contiguous. Fix: pass a copy, {name}.contiguous()")
+    elif is_tensor(x):
+        if x.layout != sys.modules["torch"].strided:
+            raise TypeError(f"{name} is a tensor of layout {x.layout}. Fix: pass {name}.to_dense()")
+        if x.is_quantized:
+            raise TypeError(f"{name} is a quantized tensor. Fix: pass {name}.int_repr()")
+        if x.is_conj() or x.is_neg():
+            fix = f"pass a copy, {name}.resolve_conj().resolve_neg().contiguous()"
+            raise ValueError(f"{name} is a conjugate or a negative, whose memory has other values. Fix: {fix}")
+        if not x.is_contiguous():
+            raise ValueError(f"{name} is not contiguous. Fix: pass a copy, {name}.contiguous()")
+
+
+def check_writable(name: str, x: Any, view: Memory | View, fix: str = "") -> None:
+    """Raise ValueError if an argument must not be written to."""
+    if view.readonly:
+        raise ValueError(f"{name} is read-only, and would be written to{fix}")
+    if is_tensor(x) and x.requires_grad and sys.modules["torch"].is_grad_enabled():
+        text = f"{name} requires a gradient, and would be written to without autograd's knowledge"
+        raise ValueError(f"{text}. Fix: pass {name}.detach(), or call this under torch.no_grad()")
+
+
+def check_overlap(x: Memory | View, out: Memory | View, own: int | None = None, allowed: str = "") -> None:
+    """Raise ValueError if ``x`` and ``out`` share memory, because what is received would change what is still read.
+
+    Args:
+        x: what is read.
+        out: what is written.
+        own: the only place of the shorter one in the longer one where they may share it, in bytes; None: nowhere.
+        allowed: says what that place is.
+    """
+    if x.device != out.device or not x.nbytes or not out.nbytes:
+        return
+    if x.address >= out.address + out.nbytes or out.address >= x.address + x.nbytes:
+        return
+    longer, shorter = (x, out) if x.nbytes > out.nbytes else (out, x)
+    if own is None or shorter.address - longer.address != own:
+        raise ValueError(f"x and out share memory. Fix: pass memory of its own as out, or a copy of x{allowed}")
 
 
 def is_tensor(x: Any) -> bool:
@@ -147,20 +189,36 @@ def _judged(dtype: np.dtype[Any], operator: str) -> tuple[str, str]:
 def _why_not(dtype: np.dtype[Any], operator: str) -> str:
     if not dtype.isnative:
         return f"{dtype} has another byte order than this machine. Fix: x.astype(x.dtype.newbyteorder('='))"
+    if dtype.name not in TYPES:
+        fix = "reduce its numbers, such as x.view(numpy.int64), if their result is what you mean"
+        return f"{dtype} cannot be reduced. Fix: {fix}"
     if dtype.kind == "c" and operator in ("min", "max"):
         return f"{dtype} has no order, so that there is no {operator}"
     try:
-        same = not dtype.hasobject and _OF_NUMPY[operator](np.ones(1, dtype), np.ones(1, dtype)).dtype == dtype
+        same = _OF_NUMPY[operator](np.ones(1, dtype), np.ones(1, dtype)).dtype == dtype
     except (TypeError, ValueError):
         same = False
     return "" if same else f"{dtype} has no {operator} of its own type"
 
 
-def _check_reducible_by_torch(x: Any, operator: str) -> None:
-    dtype = x.dtype
+def _torch_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.lru_cache(maxsize=256)
+def _why_not_torch(dtype: Any, device: str, operator: str) -> str:
+    """Return why tensors of this type cannot be reduced, empty if they can."""
     if dtype.is_complex and operator in ("min", "max"):
-        raise TypeError(f"{dtype} has no order, so that there is no {operator}")
-    if x.is_quantized or x.layout != sys.modules["torch"].strided:
-        raise TypeError(f"a tensor of {dtype}, {x.layout} cannot be reduced")
-    if dtype.itemsize == 1 and dtype.is_floating_point:
-        raise TypeError(f"{dtype} has no {operator} of its own type")
+        return f"{dtype} has no order, so that there is no {operator}"
+    if _torch_name(dtype) not in TYPES or (dtype.itemsize == 1 and dtype.is_floating_point):
+        return f"{dtype} cannot be reduced. Fix: convert it to a type that can, such as torch.float32"
+    if device == "cpu" and dtype != sys.modules["torch"].bfloat16:
+        return ""  # NumPy does it
+    import torch
+
+    try:
+        one = torch.ones(1, dtype=dtype, device=device)
+        getattr(torch, _OF_TORCH[operator])(one, one)
+    except RuntimeError:
+        return f"{dtype} has no {operator} on {device}"
+    return ""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from zerohop.errors import Closed, ZerohopError
-from zerohop.group.collectives.call import Call
+from zerohop.errors import Closed, WouldBlock, ZerohopError
+from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call, Ended
 from zerohop.group.collectives.plan import SHORT
 from zerohop.group.collectives.scratch import Scratch
 from zerohop.group.collectives.steps import Steps
+from zerohop.group.collectives.tags import Failure
 from zerohop.group.collectives.turns import Turns
 from zerohop.group.messaging import Messaging
 
@@ -30,8 +31,6 @@ P = ParamSpec("P")
 # The messages keep the deadline by themselves, with errors that name the rank. The operation ends without them only if
 # a busy machine holds them up for longer than this.
 _GRACE_NS: Final = 2 * 10**9
-
-
 # Longest array for which a call waits for a short time itself. Longer ones take so long that a wake-up does not count.
 _AT_CALL: Final = 1 << 20
 
@@ -75,50 +74,77 @@ class Ordered(Messaging):
     ) -> Operation[T]:
         """Return the Operation of a collective, whose steps are a coroutine; call this once the arguments are checked.
 
-        The steps begin here if all earlier ones have ended: ranks that come at about the same time are then done before
-        another thread could be woken. A short collective may hold the call up by a millisecond if others are late.
+        If all earlier ones have ended, this thread takes the first steps itself: when the other ranks call at about the
+        same time, that is quicker than to wake the control thread. For this a short collective may hold the call up by
+        a millisecond. The control thread does what is left.
         """
         self._check()
         deadline_ns = self._deadline(timeout)
         if self._short is None:
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
         turns = self._turns
-        number = turns.take()
-        tag = tag._replace(number=number % 256)
-        call = Call(self.rank, self.size, number, tag, deadline_ns, *self._posts, self._short, self._scratch)
-        steps = Steps(_guarded(turns, call, work), patient=nbytes <= _AT_CALL)
-        begun = turns.has_come(number)
+        taken: list[int] = []
+        steps: Steps[T] | None = None
+        operation: Operation[T] | None = None
+        # All later collectives wait for a number that was taken, so nothing that is raised may lose it.
         try:
-            if begun and steps.begin():
+            turns.take(taken)
+            number = taken[0]
+            call = Call(
+                kind,
+                self.rank,
+                self.size,
+                number,
+                tag._replace(number=number % 256),
+                deadline_ns,
+                *self._posts,
+                self._short,
+                self._scratch,
+            )
+            steps = Steps(_guarded(turns, call, work), patient=nbytes <= _AT_CALL)
+            if turns.has_come(number) and steps.begin():
                 return self._finished(kind, steps.value)
-        except ZerohopError as error:
-            error.operation = error.operation or kind
-            error.__traceback__ = error.__context__ = error.__cause__ = None
-            return self._failed(kind, error)
+            operation = self._defer(
+                kind,
+                deadline_ns + _GRACE_NS if deadline_ns else 0,
+                functools.partial(_go_on, turns, call, steps),
+                nbytes=nbytes,
+                keep=keep,
+                at_end=functools.partial(_end, self._core, turns, call, steps),
+            )
+            made_of: Any = getattr(operation, "made_of", None)
+            if made_of is not None:  # or the Context was closed meanwhile
+                made_of([_Rest(call, steps)])
+            self._operations.note(operation)
+            return operation  # noqa: TRY300 - within, because a signal's handler may raise here too
         except BaseException as error:
-            turns.fail(number, _reason_of(error))
-            steps.drop()
-            turns.leave(number)
+            if steps is not None and steps.ended and isinstance(error, ZerohopError):  # the steps have failed
+                error.operation = kind
+                error.__traceback__ = error.__context__ = error.__cause__ = None
+                return self._failed(kind, error)
+            if taken:
+                turns.fail(taken[0], _reason_of(error))
+                if operation is not None:  # its end tells the other ranks
+                    operation.cancel()
+                else:
+                    if steps is not None:
+                        steps.drop()
+                    turns.leave(taken[0])
             raise
-        operation: Operation[T] = self._defer(
-            kind,
-            deadline_ns + _GRACE_NS if deadline_ns else 0,
-            functools.partial(_go_on, turns, call, steps),
-            nbytes=nbytes,
-            keep=keep,
-            at_end=functools.partial(_end, turns, number, steps),
-        )
-        made_of: Any = getattr(operation, "made_of", None)
-        if made_of is not None:  # or the Context was closed meanwhile
-            made_of([_Rest(call, steps)])
-        self._operations.note(operation)
-        return operation
 
-    def _post_send(self, view: Any, rank: int, tag: int | None, left_s: float | None) -> Operation[Any]:
-        return self._send(self._collectives, view, rank, tag or 0, left_s)
+    def _post_send(self, view: Any, rank: int, tag: int, left_s: float) -> tuple[Operation[Any], str]:
+        there = self._team.ranks[rank]
+        if_late = NOT_RECEIVED
+        if self._members.ready(there) is None:
+            # Before there is a connection, the error says why there is none.
+            if_late = NO_ROOM if self._members.known(there) is not None else ""
+        try:
+            return self._send(self._collectives, view, rank, tag, left_s, nowait=True), if_late
+        except WouldBlock:
+            return self._send(self._collectives, view, rank, tag, left_s, later=True), NO_ROOM
 
-    def _post_receive(self, view: Any, rank: int, tag: int | None, left_s: float | None) -> Operation[Any]:
-        return self._receive(self._collectives, view, rank, tag, left_s)
+    def _post_receive(self, view: Any, rank: int, left_s: float | None) -> Operation[Any]:
+        return self._receive(self._collectives, view, rank, None, left_s)
 
 
 class _Rest:
@@ -131,7 +157,8 @@ class _Rest:
     @property
     def memory_in_use(self) -> bool:
         """Tell whether bytes may still move."""
-        return not self._steps.ended or any(each.memory_in_use for each in self._call.in_flight)
+        may_go_on = not self._steps.ended and not self._call.abandoned
+        return may_go_on or any(each.memory_in_use for each in self._call.in_flight)
 
 
 async def _guarded(turns: Turns, call: Call, work: Callable[[Call], Coroutine[Any, Any, T]]) -> T:
@@ -140,40 +167,73 @@ async def _guarded(turns: Turns, call: Call, work: Callable[[Call], Coroutine[An
         turns.check(call.number)
         try:
             return await work(call)
-        except GeneratorExit:  # it is dropped, and must not wait for anything any more
+        except GeneratorExit as error:  # it is dropped, and must not wait for anything any more
+            turns.fail(call.number, _reason_of(error))
             call.cancel()
             raise
         except BaseException as error:
-            turns.fail(call.number, _reason_of(error))
+            failure, rank, shown = Failure.OTHER, call.rank, error
+            if isinstance(error, Ended):
+                failure, rank, shown = error.failure, error.rank, error.error
+            if isinstance(shown, ZerohopError):
+                shown.operation = call.kind
+            turns.fail(call.number, _reason_of(shown))
             call.scratch.free(all_of_it=True)
             if not _may_wait(error):
                 call.cancel()
                 raise
-            await call.give_up(error)
-            raise
+            await call.give_up(failure, rank)
+            raise shown from None
     finally:
         call.scratch.free()
         turns.leave(call.number)
 
 
 async def _go_on(turns: Turns, call: Call, steps: Steps[T]) -> T:
-    await turns.wait_for(call.number)
+    try:
+        await turns.wait_for(call.number, call.left_s)
+    except ZerohopError as error:
+        turns.fail(call.number, error)
+        raise
     return await steps.go_on()
 
 
-def _end(turns: Turns, number: int, steps: Steps[Any]) -> None:
-    """End a collective whose work was cancelled before it has come to the steps. On the control thread."""
+def _end(core: Any, turns: Turns, call: Call, steps: Steps[Any]) -> None:
+    """End a collective whose Operation has ended before its steps. On the control thread."""
     if steps.ended:
         return
-    turns.fail(number, ZerohopError("it was cancelled"))
-    if not steps.begun:
-        steps.drop()
-        turns.leave(number)
-        return
+    turns.fail(call.number, ZerohopError("it was cancelled"))
     import asyncio
 
-    # The steps tell other ranks that this one has given up.
-    turns.keep(asyncio.get_running_loop().create_task(steps.cancel()))
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # this is the caller's thread, which could not hand the work over
+        loop = None
+    if loop is None or core.closed:  # nothing would wait for a new task
+        steps.drop()
+        turns.leave(call.number)
+        return
+    call.abandoned = not steps.begun
+    turns.keep(loop.create_task(_give_up(turns, call, steps)))
+
+
+async def _give_up(turns: Turns, call: Call, steps: Steps[Any]) -> None:
+    """Let the steps tell other ranks that this one has given up. Those that have not begun do so when it is their turn.
+
+    Other ranks hear of it then at once, and not when their time is up.
+    """
+    if not call.abandoned:
+        await steps.cancel()
+        return
+    try:
+        await turns.wait_for(call.number)
+        await steps.go_on()
+    except ZerohopError:
+        pass
+    finally:  # also if the Context is closed meanwhile
+        if not steps.ended:
+            steps.drop()
+        turns.leave(call.number)
 
 
 def _may_wait(error: BaseException) -> bool:

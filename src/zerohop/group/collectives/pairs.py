@@ -89,12 +89,18 @@ async def alltoall(call: Call, x: Memory | View, out: Memory | View) -> None:
     """Send to the ranks after this one, and receive from those before it, by distance."""
     size, rank = call.size, call.rank
     each = x.nbytes // size
-    under_way: deque[tuple[Transfer, Transfer]] = deque()
+    call.partners.update(other for other in range(size) if other != rank)
+    receives: deque[Transfer] = deque()
+    sends: deque[Transfer] = deque()
     for distance in range(1, size):
         after, before = (rank + distance) % size, (rank - distance) % size
-        received = call.receive(out[before * each : (before + 1) * each], before)
-        under_way.append((received, call.send(x[after * each : (after + 1) * each], after)))
-        if len(under_way) == _UNDER_WAY:
-            await call.wait(*under_way.popleft())
-    while under_way:
-        await call.wait(*under_way.popleft())
+        receives.append(call.receive(out[before * each : (before + 1) * each], before))
+        sends.append(call.send(x[after * each : (after + 1) * each], after))
+        if len(receives) == _UNDER_WAY:
+            await call.wait(receives.popleft())
+            # They end at about the same time. Receives first: they tell if another rank has failed.
+            while sends[0].operation.done() or len(sends) > 2 * _UNDER_WAY:
+                await call.wait(sends.popleft())
+                if not sends:
+                    break
+    await call.wait(*receives, *sends)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop.group.collectives import local, pairs, rings, trees
 from zerohop.group.collectives.moving import Moving
-from zerohop.group.collectives.operands import numbers_of
+from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.tags import OPERATORS, tag_of
 from zerohop.shown import shown
@@ -35,8 +35,8 @@ class Reducing(Moving):
             x: an array or a tensor, on the host or a GPU, C-contiguous, of one type and as many elements in all ranks.
             root: the rank that gets the result.
             op: ``"sum"``, ``"prod"``, ``"min"`` or ``"max"``, as NumPy has them: sums of bool are or, products and.
-            out: where the result goes, which may be ``x``; only the root's is used. None: ``x`` of the root. That of
-                other ranks stays as it is.
+            out: where the result goes, which is ``x`` or shares no memory with it; only the root's is used. None: ``x``
+                of the root. That of other ranks stays as it is.
             timeout: seconds; None: the Group's.
 
         Raises:
@@ -65,7 +65,8 @@ class Reducing(Moving):
         Args:
             x: as for ``reduce``.
             op: as for ``reduce``.
-            out: where the result goes, of the type and with the elements of ``x``. None: ``x``.
+            out: where the result goes, of the type of ``x`` and as long. It is ``x``, or shares no memory with it.
+                None: ``x``.
             timeout: seconds; None: the Group's.
 
         Raises:
@@ -92,8 +93,9 @@ class Reducing(Moving):
         """Reduce the arrays of all ranks, and give each rank its part of the result; value: ``out``.
 
         Args:
-            x: as for ``reduce``, with a part for each rank; it stays as it is.
-            out: of the type of ``x``, with a part of its elements, and other memory.
+            x: as for ``reduce``, with a part for each rank; what ``out`` is no part of stays as it is.
+            out: of the type of ``x``, with a part of its elements. It may be this rank's part of ``x``, but share no
+                other memory with it.
             op: as for ``reduce``.
             timeout: seconds; None: the Group's.
 
@@ -103,8 +105,9 @@ class Reducing(Moving):
         _check_operator(op)
         self._check()
         source, target = (numbers_of(name, each, op, self._view) for name, each in (("x", x), ("out", out)))
-        self._check_target(source, target, self.size)
+        self._check_target(source, target, out, self.size)
         nbytes = target.view.nbytes
+        check_overlap(source.view, target.view, self.rank * nbytes, ", or exactly this rank's part")
 
         async def work(call: Call) -> T:
             if call.size == 1:
@@ -122,14 +125,15 @@ class Reducing(Moving):
         self._check()
         source = numbers_of("x", x, op, self._view)
         if out is None or out is x:
-            if written and source.view.readonly:
-                raise ValueError("x is read-only, and would be written to. Fix: pass out=")
+            if written:
+                check_writable("x", x, source.view, ". Fix: pass out=")
             return source, source
         target = numbers_of("out", out, op, self._view)
-        self._check_target(source, target, 1)
+        self._check_target(source, target, out, 1)
+        check_overlap(source.view, target.view, 0, ", or exactly x")
         return source, target
 
-    def _check_target(self, source: Numbers, target: Numbers, parts: int) -> None:
+    def _check_target(self, source: Numbers, target: Numbers, out: Any, parts: int) -> None:
         if (source.dtype, source.view.device) != (target.dtype, target.view.device):
             mine, other = f"{source.dtype} of {source.view.device}", f"{target.dtype} of {target.view.device}"
             raise ValueError(f"x is {mine}, out is {other}, and they must be the same")
@@ -138,8 +142,7 @@ class Reducing(Moving):
         if len(source) != len(target) * parts:
             times = f"{parts} times " if parts > 1 else ""
             raise ValueError(f"x has {len(source)} elements, and needs {times}the {len(target)} of out")
-        if target.view.readonly:
-            raise ValueError("out is read-only")
+        check_writable("out", out, target.view)
 
 
 def _check_operator(op: str) -> None:

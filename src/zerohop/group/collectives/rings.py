@@ -29,7 +29,15 @@ def bounds_of(count: int, parts: int) -> list[int]:
 
 
 async def _around(
-    call: Call, steps: int, pieces: int, ahead: int, source: At, target: At, took: Callable[[int, int], Awaitable[None]]
+    call: Call,
+    steps: int,
+    pieces: int,
+    ahead: int,
+    source: At,
+    target: At,
+    took: Callable[[int, int], Awaitable[None]],
+    *,
+    reused: bool = False,
 ) -> None:
     """Send to the next rank and receive from the one before, in steps, and send on what each step has received.
 
@@ -41,6 +49,7 @@ async def _around(
         source: where the piece is that is sent at a step.
         target: where the piece goes that is received at a step.
         took: called when a piece of a step has been received; it may be sent then, and its place be used again.
+        reused: a receive takes the place of what was sent ``pieces`` sends before, and waits for that.
     """
     after, before = (call.rank + 1) % call.size, (call.rank - 1) % call.size
     total = steps * pieces
@@ -50,7 +59,7 @@ async def _around(
         await call.wait(receives.popleft())
         step, piece = divmod(i, pieces)
         await took(step, piece)
-        while sends and sends[0].operation.done():
+        while sends and (sends[0].operation.done() or (reused and len(sends) == pieces)):
             await call.wait(sends.popleft())
         if step + 1 < steps:
             sends.append(call.send(source(step + 1, piece), after))
@@ -156,25 +165,7 @@ async def reduce_scatter(call: Call, operator: str, x: Numbers, out: Numbers) ->
         result = received if step + 1 < steps else out.part(at, at + stop - start)
         await reduce_in_turns(call, operator, result, received, mine)
 
-    await _around_reusing(call, steps, number, source, target, took)
-
-
-async def _around_reusing(
-    call: Call, steps: int, pieces: int, source: At, target: At, took: Callable[[int, int], Awaitable[None]]
-) -> None:
-    """Do ``_around`` where the place of a piece is that of the same piece two steps before, which was sent on."""
-    after, before = (call.rank + 1) % call.size, (call.rank - 1) % call.size
-    receives = deque(call.receive(target(0, piece), before) for piece in range(pieces))
-    sends = deque(call.send(source(0, piece), after) for piece in range(pieces))
-    for step in range(steps):
-        for piece in range(pieces):
-            await call.wait(receives.popleft())
-            await took(step, piece)
-            await call.wait(sends.popleft())  # that of this piece at this step: its place is the next receive's
-            if step + 1 < steps:
-                sends.append(call.send(source(step + 1, piece), after))
-                receives.append(call.receive(target(step + 1, piece), before))
-    await call.wait(*sends)
+    await _around(call, steps, number, number, source, target, took, reused=True)
 
 
 async def allgather(call: Call, out: Memory | View, bounds: Sequence[int], first: int = 0) -> None:

@@ -121,8 +121,11 @@ class Steps(Generic[T]):
             return value
 
     def drop(self) -> None:
-        """End the steps where they are; they wait for nothing any more."""
-        self._work.close()
+        """End the steps where they are; they wait for nothing any more. Another thread that has them now ends them."""
+        try:
+            self._work.close()
+        except ValueError:
+            return
         self.ended = True
 
     def _advance(self, error: BaseException | None) -> Request:

@@ -1,8 +1,8 @@
 """Writes into the tag of each message what its sender does, and says how that differs from what this rank does.
 
 A tag has 32 bits: 8 of the number of the collective, 4 of its kind, 2 of the operator, 6 of the type of the elements,
-and 12 of the root, the length and the name of the type, because less common types share numbers. A kind of 15 stands
-for a failure: 4 bits of why and 16 bits of a rank follow.
+and 12 of a checksum of the root and the length. A kind of 15 stands for a failure: 4 bits of why and 16 bits of a rank
+follow.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from zerohop.group.collectives.plan import KINDS
 
 OPERATORS: Final = ("sum", "prod", "min", "max")
-# The place of a type in this list is its number in tags. Other types share the numbers above.
-_TYPES: Final = (
+# The place of a type in this list is its number in tags; there is room for 64. No other type can be reduced, because
+# two that shared a number could be taken for each other. The first one stands for what only moves bytes.
+TYPES: Final = (
     "",
     "bool",
     "int8",
@@ -36,8 +37,25 @@ _TYPES: Final = (
     "complex128",
     "complex192",
     "complex256",
+    # of ml_dtypes
+    "int1",
+    "int2",
+    "int4",
+    "uint1",
+    "uint2",
+    "uint4",
+    "float4_e2m1fn",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
 )
-_OTHER_TYPES, _OTHERS = 32, 32
 _FAILURE: Final = 15
 _NUMBERS: Final = 256
 # An odd factor, so that no two roots below 4096 have the same sum with one length.
@@ -53,6 +71,9 @@ class Failure(enum.IntEnum):
     OTHER = 4
 
 
+_FAILURES: Final = frozenset(map(int, Failure))
+
+
 class Tag(NamedTuple):
     """Holds the fields of a tag."""
 
@@ -66,19 +87,19 @@ class Tag(NamedTuple):
         return self.number << 24 | self.kind << 20 | self.operator << 18 | self.type << 12 | self.rest
 
     @property
-    def failure(self) -> tuple[int, int] | None:
+    def failure(self) -> tuple[Failure, int] | None:
         """Return why the sender has failed, and which rank it names; None if it is no such tag."""
         if self.kind != _FAILURE:
             return None
         bits = int(self)
-        return bits >> 16 & 15, bits & 0xFFFF
+        why = bits >> 16 & 15
+        return Failure(why) if why in _FAILURES else Failure.OTHER, bits & 0xFFFF
 
 
 def tag_of(kind: str, operator: str = "sum", type_name: str = "", root: int = 0, nbytes: int = 0) -> Tag:
-    """Return the tag of the messages of a collective, with the number 0."""
-    digest = zlib.crc32(nbytes.to_bytes(8, "little") + type_name.encode())
-    rest = (root * _ROOT_FACTOR + digest) & 0xFFF
-    return Tag(0, KINDS.index(kind), OPERATORS.index(operator), _type_number(type_name), rest)
+    """Return the tag of the messages of a collective, with the number 0; ``type_name``: one of TYPES."""
+    rest = (root * _ROOT_FACTOR + zlib.crc32(nbytes.to_bytes(8, "little"))) & 0xFFF
+    return Tag(0, KINDS.index(kind), OPERATORS.index(operator), TYPES.index(type_name), rest)
 
 
 def failure_tag(number: int, failure: Failure, rank: int) -> int:
@@ -110,14 +131,8 @@ def difference(here: Tag, there: Tag) -> str:
     return "; ".join(texts)
 
 
-def _type_number(name: str) -> int:
-    if name in _TYPES:
-        return _TYPES.index(name)
-    return _OTHER_TYPES + zlib.crc32(name.encode()) % _OTHERS
-
-
 def _type_name(number: int) -> str:
-    return _TYPES[number] if number < len(_TYPES) else "a less common one"
+    return TYPES[number] if number < len(TYPES) else "unknown"
 
 
 def _kind_name(number: int) -> str:

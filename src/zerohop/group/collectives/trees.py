@@ -1,8 +1,9 @@
 """Passes blocks up and down a tree whose root is any rank, and straight between the root and the others.
 
-Who receives answers whoever sends to it. Otherwise two ranks whose calls differ, such as in the root, might both send
-alone, and never learn of it. The answer to what is short comes before it, and takes no time; that to what is long comes
-after it, so that a sender that waits for it learns if the receiver gives up.
+A receiver answers with an empty message. Two ranks whose calls differ, such as in the root, could otherwise both send
+to each other and receive nothing; neither would learn of it. The answer to a short message is sent before that message
+is received, so that it costs no time. The answer to a long one is sent after it, so that the sender also learns if the
+receiver gives up.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ async def broadcast_in_parts(call: Call, x: Memory | View, root: int) -> None:
     bounds = rings.bounds_of(x.nbytes, call.size)
     if call.rank != root:
         place = (call.rank - root) % call.size
+        call.partners.update(((call.rank - 1) % call.size, (call.rank + 1) % call.size))
         await call.wait(await _receive(call, x[bounds[place] : bounds[place + 1]], root))
     else:
         ranks = [(place, (place + root) % call.size) for place in range(1, call.size)]
@@ -177,8 +179,8 @@ async def scatter(call: Call, x: Memory | View | None, out: Memory | View, root:
     if tree.parent is not None:
         sends.append(await _receive(call, view, tree.parent))
     sends += [call.send(_part_of(tree, view, each, child), rank) for child, rank in reversed(tree.children)]
-    copy_bytes(out, view[:each])
     await call.wait(*answers, *sends)
+    copy_bytes(out, view[:each])
 
 
 async def gather_directly(call: Call, x: Memory | View, out: Memory | View | None, root: int) -> None:

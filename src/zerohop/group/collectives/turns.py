@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
-from zerohop.errors import Closed, ZerohopError, copy_of
+from zerohop.core.face import wait_with_timeout
+from zerohop.errors import Closed, DeadlineExceeded, ZerohopError, copy_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,7 +19,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls = 0
+        self._calls = count()
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._passed: set[int] = set()
@@ -24,20 +27,30 @@ class Turns:
         self._failure: ZerohopError | None = None
         self._failed = 0
 
-    def take(self) -> int:
-        """Return the number of a collective that is called now."""
+    def take(self, taken: list[int]) -> None:
+        """Append the number of a collective that is called now."""
         with self._lock:
-            number = self._calls
-            self._calls += 1
-            return number
+            # One step, which a signal's handler cannot divide: no number is lost.
+            taken.extend(islice(self._calls, 1))
 
     def has_come(self, number: int) -> bool:
         """Tell whether all earlier ones have ended."""
         with self._lock:
             return self._turn == number
 
-    async def wait_for(self, number: int) -> None:
-        """Wait until all earlier ones have ended. On the control thread."""
+    async def wait_for(self, number: int, left_s: float = math.inf) -> None:
+        """Wait until all earlier ones have ended, for ``left_s`` seconds at most. On the control thread.
+
+        Raises:
+            DeadlineExceeded: they have not.
+        """
+        try:
+            await wait_with_timeout(self._come(number), None if left_s == math.inf else left_s)
+        except TimeoutError:
+            text = "an earlier collective of this group has not ended"
+            raise DeadlineExceeded(text, fix="allow more time with timeout=") from None
+
+    async def _come(self, number: int) -> None:
         import asyncio
 
         loop = asyncio.get_running_loop()
