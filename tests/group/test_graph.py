@@ -121,6 +121,9 @@ def test_an_empty_graph_and_what_is_refused(two: list[zh.Group]) -> None:
         graph.add(lambda: None, after=[strange])
     with pytest.raises(ValueError, match="another Context"):
         graph.start(comp=CompletionList(two[1]))
+    for given in (lambda: two[0].register(other), lambda: two[0].post_recv(bytearray(1), comp=other)):
+        with pytest.raises(TypeError, match="given to no operation"):
+            given()
     graph.add(lambda: two[0].recv(bytearray(1), 1))
     graph.start()
     for call in (graph.start, lambda: graph.add(lambda: None)):

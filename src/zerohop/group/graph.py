@@ -13,6 +13,7 @@ from zerohop.group.completion import Completion, Ended
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from zerohop.core.face import Context
     from zerohop.group.messaging import Messaging
 
 
@@ -53,6 +54,10 @@ class Graph(Completion):
         self._ready: collections.deque[Node] = collections.deque()
         self._told: tuple[Completion | None, Any] = None, None
 
+    def check(self, context: Context) -> None:  # noqa: ARG002 - of whichever Context
+        """Raise TypeError: no operation tells a Graph of its end, but the steps' own."""
+        raise TypeError("a Graph is given to no operation; add() a step that begins the operation")
+
     def add(self, begin: Callable[[], Any], *, after: Iterable[Node] = ()) -> Node:
         """Add a step that begins when the steps ``after`` have ended well.
 
@@ -87,7 +92,7 @@ class Graph(Completion):
             ValueError: the graph is running, or ``comp`` is of another Context.
             Closed: the Context is closed.
         """
-        self.check(self.context)
+        self._endings.check_open()
         if comp is not None:
             comp.check(self.context)
         with self._changed:
