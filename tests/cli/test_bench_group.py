@@ -6,6 +6,7 @@ import json
 
 from zerohop.cli.bench.group_plan import GROUP_NAMES
 from zerohop.cli.bench.plan import NAMES, Request, plan
+from zerohop.cli.bench.targets import GROUP_TARGETS
 
 from .command import zerohop
 
@@ -15,6 +16,12 @@ def test_they_are_measured_if_they_are_named() -> None:
     assert not {case.name for case in plan(Request())} & set(GROUP_NAMES)
     assert {case.name for case in plan(Request(names=("group",)))} == set(GROUP_NAMES)
     assert {case.name for case in plan(Request(names=("group_barrier",)))} == {"group_barrier"}
+
+
+def test_every_target_has_a_row() -> None:
+    cases = plan(Request(names=("group",)))
+    for target in GROUP_TARGETS:
+        assert any(all(getattr(case, key) == value for key, value in target.fields.items()) for case in cases), target
 
 
 def test_a_quick_run() -> None:

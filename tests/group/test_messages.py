@@ -499,3 +499,49 @@ class TestProbe:
                 waiting.result(PATIENCE_S)
             with pytest.raises(zh.Closed):
                 receiver.probe()
+
+
+class TestLeaving:
+    """A rank closes its Group, and its Context stays open."""
+
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_receives_end_behind_the_last_message(self, tmp_path: Path, provider: str) -> None:
+        with groups(tmp_path, 3, provider) as ranks:
+            waiting = [ranks[1].recv(bytearray(1), 0, tag=9), ranks[2].recv(bytearray(1), 0)]
+            ranks[0].recv(poison(1), 1, tag=7, timeout=0.2).exception(PATIENCE_S)  # it is greeted, too
+            for number in range(100):
+                ranks[0].send(np.array([number]), 1, tag=1).result(PATIENCE_S)
+            ranks[0].close()
+            into = np.zeros(1, np.int64)
+            for number in range(100):
+                assert ranks[1].recv(into, 0, tag=1).result(PATIENCE_S).nbytes == 8
+                assert into[0] == number
+            for each in waiting:
+                with pytest.raises(zh.PeerLost, match="rank 0: it has left the group"):
+                    each.result(PATIENCE_S)
+            with pytest.raises(zh.PeerLost, match="rank 0: it has left the group"):
+                ranks[1].recv(into, 0).result(PATIENCE_S)
+            with pytest.raises(zh.PeerLost, match="rank 0"):
+                ranks[1].recv(into).result(PATIENCE_S)
+            ranks[2].send(np.array([5]), 1).result(PATIENCE_S)
+            assert ranks[1].recv(into).result(PATIENCE_S).source == 2
+
+    def test_one_that_only_receives_tells_those_that_wait_for_it(self, two: list[zh.Group]) -> None:
+        waiting = two[1].recv(bytearray(1), 0)
+        eventually(lambda: 1 in two[0]._members.reached(), "the greeting does not come")
+        two[0].close()
+        with pytest.raises(zh.PeerLost, match="rank 0: it has left the group"):
+            waiting.result(PATIENCE_S)
+
+    def test_a_subgroup_and_its_collectives(self, tmp_path: Path) -> None:
+        with groups(tmp_path, 3) as ranks:
+            subs = [ranks[rank].subgroup([2, 0, 1]) for rank in (2, 0, 1)]
+            for barrier in [each.barrier() for each in subs]:
+                barrier.result(PATIENCE_S)
+            barriers = [each.barrier() for each in subs[1:]]
+            subs[0].close()
+            for barrier in barriers:
+                with pytest.raises(zh.PeerLost, match="rank 0"):
+                    barrier.result(PATIENCE_S)
+            for barrier in [each.barrier() for each in ranks]:  # the whole group goes on
+                barrier.result(PATIENCE_S)

@@ -27,6 +27,8 @@ class Use(enum.IntEnum):
     # To a completion object that the receiver has registered: active messages, and the ends of puts and gets.
     ACTIVE = 2
     SIGNALS = 3
+    # That a rank has left the group.
+    NOTICES = 4
 
 
 class Team:

@@ -7,16 +7,15 @@ said to be for any thread, run on the control thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import threading
 from collections import Counter
-from concurrent import futures
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
+from zerohop.group.messages import end_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +57,10 @@ class Members:
     def ready(self, rank: int) -> Connection | None:
         """Return the Connection to a rank if a message can be posted to it at once. Any thread."""
         return None if self._queued[rank] else self.known(rank)
+
+    def reached(self) -> list[int]:
+        """Return the ranks that were reached. Any thread."""
+        return list(self._connections)
 
     def secret_of(self, rank: int) -> int:
         """Return the secret of a rank that was reached, from which the numbers of its mailboxes follow. Any thread."""
@@ -165,10 +168,7 @@ class Members:
         try:
             return await operation
         except asyncio.CancelledError:
-            # The message may have failed just now. Its error counts as seen, because the caller has given it up.
-            if operation.done() and not operation.cancel():
-                with contextlib.suppress(futures.CancelledError):
-                    operation.exception(0)
+            end_quietly(operation)  # it may have failed just now, and the caller has given it up
             raise
 
     def wants_watch(self, rank: int) -> bool:

@@ -75,6 +75,11 @@ class Arrival:
 class Found:
     """Stands for a message that a receive finds, or will find, and gives it back when it is dropped."""
 
+    # If __init__ failed, there is nothing to give back.
+    _native: Op | None = None
+    _claiming: Operation[Message] | None = None
+    _claimed = False
+
     def __init__(
         self, mailbox: Mailbox, losses: dict[int, ZerohopError], number: int, deadline: Callable[[float | None], int]
     ) -> None:
@@ -83,9 +88,6 @@ class Found:
         self._losses = losses
         self.number = number
         self._deadline = deadline
-        self._native: Op | None = None
-        self._claimed = False
-        self._claiming: Operation[Message] | None = None
 
     def find(self, native: Op) -> None:
         """Note the receive."""
@@ -108,6 +110,12 @@ class Found:
         if native is not None and not self._claimed and (claiming is None or _has_failed(claiming)):
             native.cancel()
             self._mailbox.release(self.number)
+
+
+def end_quietly(operation: Operation[Any]) -> None:
+    """Cancel an operation if it has not ended; its error then counts as seen."""
+    operation.cancel()
+    _has_failed(operation)
 
 
 def _has_failed(operation: Operation[Any]) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import Face, OperationGroup, send_to_mailbox
-from zerohop.errors import ZerohopError
+from zerohop.errors import PeerLost, ZerohopError
 from zerohop.group.channel import Channel, Team, Use
 from zerohop.group.messages import MOST_TAG, Found, GroupProbe, GroupReceive
+from zerohop.group.notices import Notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,15 +49,19 @@ class Messaging(Face):
         self._team = team
         self._messages = Channel(team, Use.MESSAGES, members.secret_of)
         self._collectives = Channel(team, Use.COLLECTIVES, members.secret_of)
-        self._channels = [self._messages, self._collectives]
+        notices = Channel(team, Use.NOTICES, members.secret_of)
+        self._channels = [self._messages, self._collectives, notices]
         for channel in self._channels:
             channel.open(self._core)
         self._subgroups: defaultdict[tuple[int, ...], count[int]] = defaultdict(count)
         self.ranks = tuple(team.ranks)
         self._members = members
         members.attach(tuple(self._channels))
+        self._notices = Notices(notices, members, functools.partial(_note_left, weakref.ref(self)))
+        self._operations.note(self._defer("connect", 0, self._notices.listen))
 
     def _close_channels(self) -> None:
+        self._notices.leave()
         channels = tuple(self._channels)
         self._members.detach(channels)
         for channel in channels:
@@ -207,10 +213,18 @@ class Messaging(Face):
         receive = GroupReceive(source, channel.losses) if operation is None else operation
         posted: Operation[Any] = channel.mailbox.receive(receive, into, source, tag, deadline_ns, finder)
         if source is not None:
-            there = self._team.ranks[source]
-            if self._members.wants_watch(there):
-                self._operations.note(self._defer("connect", 0, functools.partial(self._members.watch, there)))
+            wants_watch = self._members.wants_watch(self._team.ranks[source])
+            if wants_watch or self._notices.wants_greeting(source):
+                self._operations.note(self._defer("connect", 0, functools.partial(self._notices.greet, source)))
         return posted
+
+    def note_left(self, number: int) -> None:
+        """End what waits for a rank that has left the group. On the control thread."""
+        if number < self.size:
+            there = self._team.ranks[number]
+            gone = PeerLost(f"rank {there}: it has left the group", operation="recv")
+            for channel in tuple(self._channels):
+                channel.lose(there, gone)
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """End what waits for a rank that is lost. On the control thread."""
@@ -220,6 +234,13 @@ class Messaging(Face):
         self._core.check_process()
         self._operations.check()
         self._core.check_open()
+
+
+def _note_left(group: weakref.ref[Messaging], number: int) -> None:
+    """End what waits for a rank that has left a group, which this does not keep alive. On the control thread."""
+    itself = group()
+    if itself is not None:
+        itself.note_left(number)
 
 
 def _deadline(core: Any, own_s: float | None, timeout: float | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
@@ -58,6 +59,7 @@ class Ordered(Messaging):
         super()._open(members, team)
         self._turns = Turns()
         self._posts = Weakly(self._post_send), Weakly(self._post_receive)
+        self._refuse = Weakly(self._refuse_collectives)
         self._scratch = Scratch(Weakly(self._view))
         # Memory for a short message, once there is some.
         self._short: View | None = None
@@ -101,7 +103,7 @@ class Ordered(Messaging):
                 self._short,
                 self._scratch,
             )
-            steps = Steps(_guarded(turns, call, work), patient=nbytes <= _AT_CALL)
+            steps = Steps(_guarded(turns, call, work, self._refuse), patient=nbytes <= _AT_CALL)
             if turns.has_come(number) and steps.begin():
                 return self._finished(kind, steps.value)
             operation = self._defer(
@@ -143,6 +145,10 @@ class Ordered(Messaging):
         except WouldBlock:
             return self._send(self._collectives, view, rank, tag, left_s, later=True), NO_ROOM
 
+    def _refuse_collectives(self) -> None:
+        """Refuse the messages of other ranks, which would else wait to be received until their time is up."""
+        self._collectives.mailbox.close()
+
     def _post_receive(self, view: Any, rank: int, left_s: float | None) -> Operation[Any]:
         return self._receive(self._collectives, view, rank, None, left_s)
 
@@ -161,8 +167,13 @@ class _Rest:
         return may_go_on or any(each.memory_in_use for each in self._call.in_flight)
 
 
-async def _guarded(turns: Turns, call: Call, work: Callable[[Call], Coroutine[Any, Any, T]]) -> T:
-    """Do the work. If it fails, end its messages, tell other ranks, and let no later collective begin."""
+async def _guarded(
+    turns: Turns, call: Call, work: Callable[[Call], Coroutine[Any, Any, T]], refuse: Callable[[], None]
+) -> T:
+    """Do the work. If it fails, end its messages, tell other ranks, and let no later collective begin.
+
+    ``refuse`` is called then: nothing that other ranks send for collectives of the group is received any more.
+    """
     try:
         turns.check(call.number)
         try:
@@ -170,6 +181,7 @@ async def _guarded(turns: Turns, call: Call, work: Callable[[Call], Coroutine[An
         except GeneratorExit as error:  # it is dropped, and must not wait for anything any more
             turns.fail(call.number, _reason_of(error))
             call.cancel()
+            _quietly(refuse)
             raise
         except BaseException as error:
             failure, rank, shown = Failure.OTHER, call.rank, error
@@ -181,12 +193,19 @@ async def _guarded(turns: Turns, call: Call, work: Callable[[Call], Coroutine[An
             call.scratch.free(all_of_it=True)
             if not _may_wait(error):
                 call.cancel()
+                _quietly(refuse)
                 raise
             await call.give_up(failure, rank)
+            _quietly(refuse)
             raise shown from None
     finally:
         call.scratch.free()
         turns.leave(call.number)
+
+
+def _quietly(refuse: Callable[[], None]) -> None:
+    with contextlib.suppress(ZerohopError):  # the Group is gone, and refuses everything
+        refuse()
 
 
 async def _go_on(turns: Turns, call: Call, steps: Steps[T]) -> T:
