@@ -30,7 +30,7 @@ def wait_for(futures: list[Future[Any]]) -> None:
 
 
 class TestSeveral:
-    """Whoever takes an end, all who wait for it are told."""
+    """One thread takes an end, and all that wait for it are told."""
 
     def test_threads_that_wait_for_different_numbers(self, two: list[zh.Group]) -> None:
         counter = Counter(two[1])

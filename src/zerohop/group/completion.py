@@ -66,8 +66,8 @@ class Ended(NamedTuple):
 class Completion:
     """Learns of the ends of operations. Thread-safe. One object may be given to many operations of one Context.
 
-    Whoever looks at it takes the ends that are there, for all who wait. One of the threads that wait does so in native
-    code; the others wait for that one.
+    A thread that looks at it takes the ends that are there, for all threads and tasks that wait. Of the threads that
+    wait, one does so in native code, and the others wait for that one.
     """
 
     def __init__(self, group: Messaging) -> None:
