@@ -51,6 +51,13 @@ def test_fields_and_text(kind: type[zh.ZerohopError]) -> None:
     assert again.fix == error.fix
 
 
+def test_a_lane_over_tcp_names_the_calls_that_a_sandbox_may_refuse() -> None:
+    error = from_native(Status.PEER_LOST.value, Reason.NOT_ALLOWED.value, provider="tcp", operation="read")
+    assert error.reason.endswith("as a sandbox does: sendmsg or recvmsg")
+    named = from_native(Status.PEER_LOST.value, Reason.NOT_ALLOWED.value, "poll", provider="tcp", operation="read")
+    assert named.reason.endswith("as a sandbox does: poll")
+
+
 def test_text_of_what_is_known_only() -> None:
     assert str(zh.Closed("closed")) == "closed"
     assert str(zh.PeerLost("gone", peer="f" * 32)) == "peer ffffffffffff: gone"

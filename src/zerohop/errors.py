@@ -316,6 +316,8 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
     words = special.get(reason) or _BY_REASON.get(reason, _NO_WORDS)
     kind, general = _BY_STATUS.get(status) or _of_unknown(status)
     said = words.reason or general.reason
+    if not text and (status, reason, fields.get("provider")) == (PEER_LOST, NOT_ALLOWED, "tcp"):
+        text = "sendmsg or recvmsg"  # the calls of a lane over tcp, which has no words of its own
     if text and text != said:
         said = f"{said}: {text}" if said else text
     hit = limits.behind(reason, text) if reason in _OF_LIMITS and status in (NO_MEMORY, PEER_LOST) else None

@@ -68,7 +68,6 @@ TOLD_AS = {
     "clone": ("clone", "threads can be started"),  # the native part has a limit's words for both
     "openat": ("open", "no place"),
     "fstat": ("stat",),
-    "sendmsg": ("sendmsg", "not allowed"),  # of a lane over tcp, whose errors have no words
 }
 
 
