@@ -159,7 +159,7 @@ def test_long_arrays_in_pieces(tmp_path: Path, size: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_memory_of_devices(tmp_path: Path, size: int) -> None:
-    """What moves bytes takes any memory; ranks may have different kinds."""
+    """Collectives that move bytes take any memory; ranks may have different kinds."""
     places = ["sim:0" if rank % 2 == 0 else "host" for rank in range(size)]
     with groups(tmp_path, size) as ranks:
         for nbytes in (0, 1, 1000, 70_001):

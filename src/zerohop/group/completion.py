@@ -79,7 +79,7 @@ class Completion:
         self._found: collections.deque[tuple[Told, Operation[Any]]] = collections.deque()
         self._is_waited_for = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        # What is called at each look, and at the end.
+        # The inboxes are called at each look, and at the end.
         self._inboxes: list[Attached] = []
 
     def check(self, context: Context) -> None:
@@ -123,8 +123,8 @@ class Completion:
             self._note(ended)
 
     def _note(self, ended: Ended) -> None:
-        """Take an end; the lock is held."""
-        raise NotImplementedError
+        """Take an end; the lock is held. Each kind of object that ends are told to has its own way."""
+        raise TypeError(f"a {type(self).__name__} is told of no {ended.kind}")
 
     def _process(self, found: list[tuple[Told, Operation[Any]]]) -> None:
         """Take ends, in their order; the lock is held. If an exception ends it, the next call does the rest."""

@@ -54,7 +54,7 @@ class Graph(Completion):
         self._ready: collections.deque[Node] = collections.deque()
         self._told: tuple[Completion | None, Any] = None, None
 
-    def check(self, context: Context) -> None:  # noqa: ARG002 - of whichever Context
+    def check(self, context: Context) -> None:  # noqa: ARG002 - it is refused for every Context
         """Raise TypeError: no operation tells a Graph of its end, but the steps' own."""
         raise TypeError("a Graph is given to no operation; add() a step that begins the operation")
 

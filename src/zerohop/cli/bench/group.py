@@ -83,7 +83,7 @@ def _idle(session: Session, case: Case) -> Row:
         session.peer.finish()
         session.peer.begin("group_exchange", seed=3, mode="result", rounds=1)
         cpu, start = time.process_time(), time.monotonic()
-        time.sleep(seconds)  # it is this time that the other rank waits in its receive
+        time.sleep(seconds)  # the measured time, in which the other rank waits in its receive
         cpu, waited = time.process_time() - cpu, time.monotonic() - start
         side.exchange("result", 1, first=True)
         there = session.peer.finish()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HOST: Final = "host"
 # Name of a device that the driver has to find by the address, because `__cuda_array_interface__` names none.
 DEVICE_BY_ADDRESS: Final = ""
-# What a caller may say of a raw pointer in place of a device's name: some device's, or the driver is to say.
+# Words that a raw pointer may have in place of a device's name: some device has it, or the driver is to say.
 SOME_DEVICE: Final = "device"
 ANY_MEMORY: Final = "auto"
 # Kinds of devices whose driver knows memory by its address.

@@ -35,7 +35,7 @@ _GIVEN_UP: Final = from_native(Status.PEER_LOST.value, Reason.GIVEN_UP.value).re
 # More messages than a rank has posted at once to another one.
 _MOST_POSTED: Final = 1000
 _SAME: Final = "have all ranks call the same collectives, in the same order, with arguments that agree"
-# What to say of a rank if the time runs out.
+# The words for a rank if the time runs out.
 _NOT_SENT: Final = "has not sent its part; it may wait for another rank"
 NOT_RECEIVED: Final = "has not received its part; it may wait for another rank"
 NO_ROOM: Final = "has messages of this rank that it has not received, so that there is no room for more"
@@ -48,7 +48,7 @@ class Transfer(NamedTuple):
     rank: int
     # Bytes that must come; -1 if it is sent.
     nbytes: int
-    # What to say of the rank if the time runs out; empty: the error says it.
+    # The words for the rank if the time runs out; empty: the error has them.
     if_late: str
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop.core.face import Operation
     from zerohop.group.collectives.call import Call
 
-# What split tells the others: whether there is a color, the color and the key.
+# The message of split: whether there is a color, the color and the key.
 _CHOICE: Final = struct.Struct("<?qq")
 _MOST: Final = (1 << 63) - 1
 _INT_BYTES: Final = 8
@@ -35,9 +35,9 @@ class Collectives(Reducing):
     one fails, later ones of this group fail at once: go on in a sub-group of the ranks that are left.
     """
 
-    def _subgroup_of(self, members: tuple[int, ...], label: str, timeout: float | None) -> Any:
-        """Make a group of ranks of this one, which all have the same label. Group, a subclass, does it."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # Group, a subclass, has it
+
+        def _subgroup_of(self, members: tuple[int, ...], label: str, timeout: float | None) -> Any: ...
 
     def barrier(self, *, timeout: float | None = None) -> Operation[None]:
         """Wait until all ranks have called this.

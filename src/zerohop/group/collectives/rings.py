@@ -139,7 +139,7 @@ async def reduce_scatter(call: Call, operator: str, x: Numbers, out: Numbers) ->
     size, rank = call.size, call.rank
     pieces = _Pieces(len(x), x.itemsize, size)
     steps, number = size - 1, pieces.number
-    # What a step has received is reduced in place, and sent on while the next step receives.
+    # The elements that a step has received are reduced in place, and sent on while the next step receives.
     room = x.room(min(steps, 2) * number * pieces.most, call.scratch)
 
     def block_of(step: int) -> int:

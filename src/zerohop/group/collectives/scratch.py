@@ -34,7 +34,7 @@ class Scratch:
         """Return memory that is not in use, as bytes and as what messages take. It is good until ``free``."""
         start = self._used
         if self._view is None or self._array.nbytes < start + nbytes:
-            # What was taken before keeps the memory that it is in.
+            # Parts that were taken before keep the memory that they are in.
             start = 0
             self._array = np.empty(max(nbytes, _LEAST), np.uint8)
             self._view = self.view_of(self._array)

@@ -145,8 +145,8 @@ async def _carry_out(request: Request) -> None:
         await asyncio.sleep(0)
     elif isinstance(request, Settled):
         ends = time.monotonic() + _SETTLE_S
-        while not request.done and time.monotonic() < ends:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)  # nothing tells when a lane is done with memory
+        while not request.done and time.monotonic() < ends:  # noqa: ASYNC110 - no event tells when a lane is done with memory
+            await asyncio.sleep(_LOOK_S)
     elif not request.done():
         await all_ended([request])
 
