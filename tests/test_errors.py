@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import zerohop as zh
 from zerohop import limits
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, from_native, limit_for, out_of_memory, said_by_peer, too_many_threads
+from zerohop.errors import CANCELLED, copy_of, from_native, limit_for, out_of_memory, said_by_peer, too_many_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,23 @@ def test_fields_and_text(kind: type[zh.ZerohopError]) -> None:
     assert type(again) is kind
     assert str(again) == str(error)
     assert again.fix == error.fix
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks(kind: type[zh.ZerohopError]) -> None:
+    """They stay with an error wherever it goes."""
+    error = kind("they have not come", ranks=(3, 5))
+    for each in (error, copy_of(error), replace(error, reason="not yet"), pickle.loads(pickle.dumps(error))):
+        assert type(each) is kind
+        assert each.ranks == (3, 5)
+    assert kind("it broke").ranks == ()
+
+
+def test_repr_has_what_was_learned_later() -> None:
+    error = zh.PeerLost("it is gone")
+    error.operation, error.ranks = "send", (2,)
+    assert repr(error) == "PeerLost('send: it is gone')"
+    assert repr(copy_of(error)) == repr(error)
 
 
 def test_a_lane_over_tcp_names_the_calls_that_a_sandbox_may_refuse() -> None:

@@ -156,5 +156,7 @@ void register_held_descriptor(nb::module_& m);
 void register_storage(nb::module_& m);
 void register_device_queue(nb::module_& m);
 void register_transfers(nb::module_& m);
+void register_messages(nb::module_& m);
+void register_posters(nb::module_& m);
 
 } // namespace zerohop::bind

@@ -344,7 +344,7 @@ void register_engine(nb::module_& m) {
     def_peer_memory(engine);
     def_pool(engine);
     def_posts(m, engine);
-    def_mailboxes(engine);
+    def_mailboxes(m, engine);
 }
 
 } // namespace zerohop::bind

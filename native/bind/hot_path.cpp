@@ -35,20 +35,6 @@ nb::object attribute(const nb::object& object, const char* name, PyObject*& inte
     return nb::steal(PyObject_GetAttr(object.ptr(), interned));
 }
 
-// Reads a time limit in seconds; None leaves it as it is. Returns false unless it is an int or float in (0, 1e9).
-bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
-    constexpr double kPlain = 1e9;
-    if (value == nullptr || value == Py_None) {
-        return true;
-    }
-    const double seconds = PyFloat_CheckExact(value)  ? PyFloat_AS_DOUBLE(value)
-                           : PyLong_CheckExact(value) ? PyLong_AsDouble(value)
-                                                      : 0;
-    const bool plain = seconds > 0 && seconds < kPlain; // neither holds for NaN
-    nanoseconds = plain ? static_cast<uint64_t>(seconds * static_cast<double>(kSecond)) : 0;
-    return nanoseconds != 0; // 0 would mean no limit
-}
-
 // Reads the number of a notification. Returns false, perhaps with Python's error set, unless it has 32 bits.
 bool read_notify(PyObject* given, const Posting& posting, int64_t& notify) {
     if (given == nullptr || given == Py_None) {

@@ -1,12 +1,16 @@
 // Posts transfers whose path is known: from Python objects to a native request, and from there to the Operation.
 #pragma once
 
-#include "bind/common.hpp"
+#include "bind/poster.hpp"
 
 namespace zerohop::bind {
 
 // Everything that a Context or a face posts with.
-struct Posting {
+struct Posting : Posts {
+    void stop() override {
+        engine.reset();
+        link.reset(); // the link may keep the object itself alive
+    }
     std::shared_ptr<Engine> engine;
     nb::object core;      // the core of the Context
     nb::object in_flight; // the class of operations that end later

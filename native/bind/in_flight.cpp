@@ -22,6 +22,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
     Py_VISIT(self->core);
     Py_VISIT(self->path);
     Py_VISIT(self->keep);
+    Py_VISIT(self->message);
     Py_VISIT(self->native);
     return 0;
 }
@@ -33,6 +34,7 @@ int clear(PyObject* object) {
     Py_CLEAR(self->path);
     Py_CLEAR(self->nbytes);
     Py_CLEAR(self->keep);
+    Py_CLEAR(self->message);
     Py_CLEAR(self->native);
     return 0;
 }
@@ -98,6 +100,24 @@ int set_native(PyObject* object, PyObject* value, void* /*closure*/) {
     return 0;
 }
 
+// Makes the value of a receive that has ended well, which says source, tag and length; null with Python's error set if
+// there is no memory. The class is a tuple's, of three.
+PyObject* describe(InFlight& self, const PyOp& op) {
+    const nb::object nbytes = nb::steal(PyLong_FromUnsignedLongLong(op.bytes_done));
+    const nb::object source = nb::steal(PyLong_FromUnsignedLongLong(op.value >> 32 & kMostSource));
+    const nb::object tag = nb::steal(PyLong_FromUnsignedLongLong(op.value & UINT32_MAX));
+    auto* const type = reinterpret_cast<PyTypeObject*>(self.message);
+    const nb::object made = nb::steal(type->tp_alloc(type, 3));
+    if (!nbytes.is_valid() || !source.is_valid() || !tag.is_valid() || !made.is_valid()) {
+        return nullptr;
+    }
+    PyTuple_SET_ITEM(made.ptr(), 0, Py_NewRef(source.ptr()));
+    PyTuple_SET_ITEM(made.ptr(), 1, Py_NewRef(tag.ptr()));
+    PyTuple_SET_ITEM(made.ptr(), 2, Py_NewRef(nbytes.ptr()));
+    Py_XSETREF(self.nbytes, Py_NewRef(nbytes.ptr()));
+    return Py_NewRef(made.ptr());
+}
+
 // In the plainest cases without a look at anything of Python's; all others are InFlight._outcome's. However long it may
 // take, one that has ended well has a value; without a limit that is waited for a little.
 PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -106,9 +126,10 @@ PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
     if (count <= 1 && keywords == nullptr && self->native != Py_None && self->nbytes != nullptr) {
         const nb::object native = nb::borrow(self->native); // or another thread might let go of it
         const bool patient = count == 0 || args[0] == Py_None;
-        if (ended_well(native.is_valid() ? *nb::inst_ptr<PyOp>(native) : self->held, patient)) {
+        PyOp& op = native.is_valid() ? *nb::inst_ptr<PyOp>(native) : self->held;
+        if (ended_well(op, patient)) {
             Py_CLEAR(self->keep);
-            return Py_NewRef(self->nbytes);
+            return self->message == nullptr ? Py_NewRef(self->nbytes) : describe(*self, op);
         }
     }
     PyObject* passed[kMostArguments + 1] = {object};
@@ -138,6 +159,7 @@ void register_in_flight(nb::module_& m) {
         {"_path", T_OBJECT_EX, offsetof(InFlight, path), 0, nullptr},
         {"nbytes", T_OBJECT_EX, offsetof(InFlight, nbytes), 0, nullptr},
         {"_keep", T_OBJECT_EX, offsetof(InFlight, keep), 0, nullptr},
+        {"_message", T_OBJECT_EX, offsetof(InFlight, message), 0, nullptr},
         {nullptr, 0, 0, 0, nullptr},
     };
     static PyGetSetDef properties[] = {

@@ -15,7 +15,8 @@ struct InFlight {
     PyObject* path;
     PyObject* nbytes;
     PyObject* keep;
-    PyObject* native; // an Op of its own, once anything but result() wanted one; null: `held` is it
+    PyObject* message; // the class of the value, of a receive whose value says source, tag and length; else null
+    PyObject* native;  // an Op of its own, once anything but result() wanted one; null: `held` is it
     PyOp held;
 };
 

@@ -9,6 +9,10 @@ namespace {
 
 using Self = std::shared_ptr<Engine>;
 
+struct PyTally {
+    std::shared_ptr<Tally> tally;
+};
+
 nb::object receive(const Self& engine, uint64_t mailbox, int64_t source, int64_t tag, const PyRegion* region,
                    uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, uint64_t finder) {
     return post_receive_by(engine, region, offset, nbytes, deadline_ns, [&](const Request& request) {
@@ -24,7 +28,18 @@ nb::object claim(const Self& engine, uint64_t mailbox, uint64_t finder, const Py
 
 } // namespace
 
-void def_mailboxes(nb::class_<Engine>& engine) {
+void def_mailboxes(nb::module_& m, nb::class_<Engine>& engine) {
+    nb::class_<PyTally>(m, "Tally", "Counts messages as they arrive.")
+        .def(
+            "__init__",
+            [](PyTally* self, const PyQueue& queue, uint64_t token) {
+                new (self) PyTally{std::make_shared<Tally>(queue.queue, token)};
+            },
+            nb::arg("queue"), nb::arg("token"), "The queue gets the token when as many were counted as were wanted.")
+        .def_prop_ro("count", [](const PyTally& self) { return self.tally->count(); })
+        .def(
+            "want", [](const PyTally& self, uint64_t count) { self.tally->want(count); }, nb::arg("count"),
+            "Say how many somebody waits for. Several may: the fewest count, and all look again after a token.");
     engine
         .def("post_tagged_receive", &receive, nb::arg("mailbox"), nb::arg("source"), nb::arg("tag"),
              nb::arg("region").none(), nb::arg("offset"), nb::arg("nbytes"), nb::arg("deadline_ns"),
@@ -36,6 +51,17 @@ void def_mailboxes(nb::class_<Engine>& engine) {
              nb::sig("def post_claim(self, mailbox: int, finder: int, region: Region, offset: int, nbytes: int, "
                      "deadline_ns: int) -> Op"))
         .def("release_found", &Engine::release_found, nb::arg("mailbox"), nb::arg("finder"), nb::call_guard<Released>())
+        .def(
+            "take_header",
+            [](Engine& self, uint64_t mailbox, uint64_t finder) {
+                const Message header = self.take_header(mailbox, finder);
+                return header ? nb::bytes(header->data(), header->size()) : nb::bytes("", 0);
+            },
+            nb::arg("mailbox"), nb::arg("finder"))
+        .def(
+            "count_messages",
+            [](Engine& self, uint64_t mailbox, const PyTally& tally) { self.count_messages(mailbox, tally.tally); },
+            nb::arg("mailbox"), nb::arg("tally"))
         .def("open_mailbox", &Engine::open_mailbox, nb::arg("mailbox"), nb::call_guard<Released>())
         .def(
             "close_mailbox",

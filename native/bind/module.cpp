@@ -38,7 +38,9 @@ NB_MODULE(unguarded, m) {
     zerohop::bind::register_operation(m);
     zerohop::bind::register_in_flight(m);
     zerohop::bind::register_notification_wait(m);
+    zerohop::bind::register_posters(m);
     zerohop::bind::register_transfers(m);
+    zerohop::bind::register_messages(m);
     zerohop::bind::register_layout(m);
     zerohop::bind::register_memory(m);
     zerohop::bind::register_peer_memory(m);

@@ -171,9 +171,12 @@ nb::object post_message(const Self& engine, const PyEndpoint& endpoint, Request&
 
 nb::object post_send(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
                      uint64_t nbytes, uint64_t deadline_ns, bool nowait,
-                     const std::optional<std::tuple<uint64_t, uint32_t, uint32_t>>& envelope) {
+                     const std::optional<std::tuple<uint64_t, uint32_t, uint32_t>>& envelope,
+                     const std::optional<nb::bytes>& header) {
+    const Message text = copied(header);
     Request request;
     request.kind = Kind::send;
+    request.message = text ? &text : nullptr;
     Envelope told;
     if (envelope) {
         told = {std::get<0>(*envelope), std::get<1>(*envelope), std::get<2>(*envelope)};
@@ -340,9 +343,10 @@ void def_posts(nb::module_& m, nb::class_<Engine>& engine) {
                      "nowait: bool = False, nbytes: int = 0, message: bytes | None = None) -> int | Op"))
         .def("post_send", &post_send, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
              nb::arg("deadline_ns"), nb::arg("nowait") = false, nb::arg("envelope") = nb::none(),
+             nb::arg("header") = nb::none(),
              nb::sig("def post_send(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
-                     "deadline_ns: int, nowait: bool = False, envelope: tuple[int, int, int] | None = None) "
-                     "-> int | Op"))
+                     "deadline_ns: int, nowait: bool = False, envelope: tuple[int, int, int] | None = None, "
+                     "header: bytes | None = None) -> int | Op"))
         .def("post_recv", &post_recv, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
              nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_recv(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "

@@ -27,6 +27,6 @@ void set_memory(Request& request, const PyRegion& region, uint64_t offset, uint6
 [[nodiscard]] nb::object post_receive_by(const std::shared_ptr<Engine>& engine, const PyRegion* region, uint64_t offset,
                                          uint64_t nbytes, uint64_t deadline_ns,
                                          const std::function<Posted(const Request&)>& post);
-void def_mailboxes(nb::class_<Engine>& engine);
+void def_mailboxes(nb::module_& m, nb::class_<Engine>& engine);
 
 } // namespace zerohop::bind

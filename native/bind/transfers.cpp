@@ -2,6 +2,7 @@
 //
 // In CPython's own API, as InFlight and for the same reason.
 #include "bind/hot_path.hpp"
+#include "bind/poster.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -11,10 +12,6 @@ namespace zerohop::bind {
 namespace {
 
 constexpr Py_ssize_t kMostArguments = 7; // one more than there are, which Python then complains of
-
-struct Transfers {
-    PyObject_HEAD Posting* posting; // null: not open
-};
 
 PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords) {
@@ -48,7 +45,7 @@ bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, 
 template <class Post>
 PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords, Py_ssize_t places,
                nb::object Posting::* long_way, Post&& post) {
-    const Posting* const posting = reinterpret_cast<Transfers*>(object)->posting;
+    const Posting* const posting = static_cast<const Posting*>(reinterpret_cast<Poster*>(object)->posts);
     if (posting == nullptr) {
         PyErr_SetString(PyExc_RuntimeError, "this was not opened");
         return nullptr;
@@ -87,52 +84,28 @@ PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, 
 
 PyTypeObject* transfers_type = nullptr; // set once; the type lives as long as the interpreter
 
-Transfers& checked(const nb::object& poster) {
-    if (PyObject_TypeCheck(poster.ptr(), transfers_type) == 0) {
-        throw nb::type_error("only an object with native transfers can post");
-    }
-    return *reinterpret_cast<Transfers*>(poster.ptr());
-}
-
 void begin_posting(const nb::object& poster, std::shared_ptr<Engine> engine, nb::object core, nb::object in_flight,
                    nb::object finished, nb::object prepare, nb::object write, nb::object write_many, nb::object read,
                    uint64_t timeout_ns, nb::object link, uint16_t queue, const PyGroup* group) {
-    Transfers& self = checked(poster);
-    Posting made{.engine = std::move(engine),
-                 .core = std::move(core),
-                 .in_flight = std::move(in_flight),
-                 .finished = std::move(finished),
-                 .prepare = std::move(prepare),
-                 .write = std::move(write),
-                 .write_many = std::move(write_many),
-                 .read = std::move(read),
-                 .timeout_ns = timeout_ns,
-                 .link = link.is_none() ? nb::object() : std::move(link),
-                 .queue = queue,
-                 .group = group == nullptr ? nullptr : group->group};
-    if (self.posting == nullptr) {
-        self.posting = std::make_unique<Posting>(std::move(made)).release();
+    Poster& self = checked(poster, transfers_type);
+    Posting made;
+    made.engine = std::move(engine);
+    made.core = std::move(core);
+    made.in_flight = std::move(in_flight);
+    made.finished = std::move(finished);
+    made.prepare = std::move(prepare);
+    made.write = std::move(write);
+    made.write_many = std::move(write_many);
+    made.read = std::move(read);
+    made.timeout_ns = timeout_ns;
+    made.link = link.is_none() ? nb::object() : std::move(link);
+    made.queue = queue;
+    made.group = group == nullptr ? nullptr : group->group;
+    if (self.posts == nullptr) {
+        self.posts = std::make_unique<Posting>(std::move(made)).release();
     } else {
-        *self.posting = std::move(made); // in place: another thread may be in the middle of a call
+        static_cast<Posting&>(*self.posts) = std::move(made); // in place: another thread may be in the middle of a call
     }
-}
-
-void stop_posting(const nb::object& poster) {
-    if (Posting* const posting = checked(poster).posting) {
-        posting->engine.reset();
-        posting->link.reset(); // the link may keep the object itself alive
-    }
-}
-
-void destroy(PyObject* object) {
-    PyTypeObject* const type = Py_TYPE(object);
-    delete reinterpret_cast<Transfers*>(object)->posting;
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-template <class F> PyCFunction method(F* function) {
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 constexpr const char* kWriteDoc =
@@ -212,31 +185,14 @@ void register_transfers(nb::module_& m) {
         {"read", method(&read<1>), METH_FASTCALL | METH_KEYWORDS, kReadDoc},
         {nullptr, nullptr, 0, nullptr},
     };
-    static PyType_Slot slots[] = {
-        {Py_tp_doc, const_cast<char*>("Writes and reads natively wherever the path is known.")},
-        {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
-        {Py_tp_methods, methods},
-        {0, nullptr},
-    };
-    static PyType_Spec spec = {"zerohop._native.Transfers", sizeof(Transfers), 0,
-                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
-    const nb::object type = nb::steal(PyType_FromSpec(&spec));
-    transfers_type = reinterpret_cast<PyTypeObject*>(nb::object(type).release().ptr());
-    m.attr("Transfers") = type;
+    transfers_type = make_poster_type(m, "Transfers", "Writes and reads natively wherever the path is known.", methods);
 
     static PyMethodDef pair_methods[] = {
         {"read", method(&read<0>), METH_FASTCALL | METH_KEYWORDS, kReadIntoDoc},
         {nullptr, nullptr, 0, nullptr},
     };
-    static PyType_Slot pair_slots[] = {
-        {Py_tp_doc, const_cast<char*>("Like Transfers, for one end of a pair; ``read`` takes the memory here first.")},
-        {Py_tp_methods, pair_methods},
-        {0, nullptr},
-    };
-    static PyType_Spec pair_spec = {"zerohop._native.PairTransfers", sizeof(Transfers), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, pair_slots};
-    const nb::object bases = nb::steal(PyTuple_Pack(1, type.ptr()));
-    m.attr("PairTransfers") = nb::steal(PyType_FromSpecWithBases(&pair_spec, bases.ptr()));
+    make_poster_type(m, "PairTransfers", "Like Transfers, for one end of a pair; ``read`` takes the memory here first.",
+                     pair_methods, transfers_type);
 
     m.def(
         "begin_posting", &begin_posting, nb::arg("poster"), nb::arg("engine").none(), nb::arg("core"),
@@ -246,8 +202,6 @@ void register_transfers(nb::module_& m) {
         "Lets the native methods of an object post. `prepare` makes a Memory of an array that is registered already. "
         "The three functions do what the native methods cannot, and everything without an engine. A face that has one "
         "peer gives the link, the peer's queue and its group.");
-    m.def("stop_posting", &stop_posting, nb::arg("poster"),
-          "Sends everything to the three functions from now on, and lets go of the engine.");
 }
 
 } // namespace zerohop::bind

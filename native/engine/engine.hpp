@@ -88,6 +88,12 @@ public:
         return mailboxes_.at(scope)->forget_peer(peer, more);
     }
     void open_mailbox(uint64_t scope) { mailboxes_.at(scope)->open(); }
+    [[nodiscard]] Message take_header(uint64_t scope, uint64_t finder) {
+        return mailboxes_.at(scope)->take_header(finder);
+    }
+    void count_messages(uint64_t scope, std::shared_ptr<Tally> tally) {
+        mailboxes_.at(scope)->count_into(std::move(tally));
+    }
     // Ends the receives of the group. Its senders are told that nobody will receive their messages.
     void close_mailbox(uint64_t scope, Outcome outcome);
     // Ends the receives that need a member of the group, who is lost; see Mailbox::lose().

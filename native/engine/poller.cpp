@@ -155,7 +155,8 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
         if (progress_polls_.load(std::memory_order_relaxed) ? try_polling() : polling_.try_lock()) {
             now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
         } else if (!may_sleep) {
-            cpu_pause();
+            // The holder may have been displaced by a thread that spins as this one does, in the peer perhaps.
+            sched_yield();
         } else {
             const uint32_t ticket = finished_.prepare();
             if (done()) {
@@ -217,23 +218,25 @@ uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline
         } else if (!may_sleep) {
             return now;
         } else {
-            sleep_as_caller(done, deadline_ns);
+            const bool rung = sleep_as_caller(done, deadline_ns);
             now = now_ns();
             tick_when_due(now);
-            spin_end = now + spin_ns;
+            spin_end = rung ? now + spin_ns : now; // what has not come for so long is not about to come
         }
     }
     return now;
 }
 
-void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns) {
+// Returns true if something woke it, false if its time was up.
+bool Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns) {
+    bool rung = false;
     // The progress thread must not take the doorbell's message: it leaves its epoll and parks.
     sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
     kick_progress(Kick::sleep_less); // it parks
     presence_.set_sleeping(true);
     // An operation that ends from here on rings; one that ended before is seen now.
-    if (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
-        const uint64_t now = now_ns();
+    while (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
+        uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
         const auto most = [&] {
             const Left left = work_.left(now);
@@ -244,14 +247,22 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
         limit = std::min(limit, most()); // a change since is seen here, or kicks
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
-            sleep_on(caller_epoll_.get(), limit);
+            rung = sleep_on(caller_epoll_.get(), limit);
         }
         caller_wakes_at_.store(0, std::memory_order_seq_cst);
+        now = now_ns();
+        tick_when_due(now);
+        // Most sleeps end so that peers are looked at. Nobody else need know that.
+        if (rung || (deadline_ns != 0 && now >= deadline_ns) || exclusive_.load(std::memory_order_seq_cst) != 0 ||
+            work_.poll() != Found::nothing) {
+            break;
+        }
     }
     presence_.set_sleeping(false);
     presence_.drain();
     sleeping_callers_.fetch_sub(1, std::memory_order_seq_cst);
     parked_.notify_all();
+    return rung;
 }
 
 void Poller::exclusive(const std::function<void()>& f) {

@@ -103,7 +103,7 @@ private:
                                       bool may_sleep, uint64_t now);
     [[nodiscard]] uint64_t poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
                                               bool may_sleep, uint64_t now);
-    void sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns);
+    [[nodiscard]] bool sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns);
     void kick_for(Kick what);
     void kick_progress(Kick what);
     void spin_as_progress();

@@ -27,6 +27,67 @@ std::optional<Outcome> finish_eager(PostedRecv& recv, const ArrivedSend& send, u
     return outcome;
 }
 
+std::optional<Outcome> Mailbox::deliver(int peer, const Envelope& envelope, const ArrivedSend& send) {
+    for (;;) {
+        std::list<Waiting> receive;
+        switch (place_of(peer, envelope, send.nbytes, receive)) {
+        case At::nowhere:
+            return std::nullopt;
+        case At::tally:
+            return Outcome{};
+        case At::receive:
+            break;
+        }
+        // If it has just ended, the message is for the next one.
+        if (const std::optional<Outcome> outcome = finish_eager(receive.front().recv, send, value_of(envelope))) {
+            return outcome;
+        }
+    }
+}
+
+// Counts an eager message; or takes the receive that waits for it, if there is no more to do than to put the message
+// into its memory, which the host has.
+Mailbox::At Mailbox::place_of(int peer, const Envelope& envelope, uint64_t nbytes, std::list<Waiting>& receive) {
+    const std::lock_guard lock(mutex_);
+    // A sender that is new, or was lost, has to be noted.
+    if (!closed_.ok() || !lost_.empty()) {
+        return At::nowhere;
+    }
+    const auto member = members_.find(peer);
+    if (member == members_.end() || !member->second.contains(envelope.source)) {
+        return At::nowhere;
+    }
+    if (tally_) {
+        tally_->add(1);
+        return At::tally;
+    }
+    if (!kept_.empty()) { // older messages may be for the same receive
+        return At::nowhere;
+    }
+    const auto it = std::ranges::find_if(
+        waiting_, [&](const Waiting& each) { return each.wanted.admits(envelope) && !each.recv.op->done(); });
+    if (it == waiting_.end() || !it->recv.local || !it->recv.local->is_host() || it->recv.local->moved() ||
+        nbytes > it->recv.nbytes) {
+        return At::nowhere;
+    }
+    receive.splice(receive.end(), waiting_, it);
+    return At::receive;
+}
+
+bool Mailbox::tally(uint64_t count) {
+    const std::lock_guard lock(mutex_);
+    if (!tally_ || !closed_.ok() || !lost_.empty()) {
+        return false;
+    }
+    tally_->add(count);
+    return true;
+}
+
+void Mailbox::count_into(std::shared_ptr<Tally> tally) {
+    const std::lock_guard lock(mutex_);
+    tally_ = std::move(tally);
+}
+
 bool Mailbox::keep(const Envelope& envelope, const std::shared_ptr<Endpoint>& lane, ArrivedSend& send) {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) {
@@ -61,6 +122,7 @@ std::optional<Mailbox::Pair> Mailbox::take(const Endpoint* lane, Lanes& others) 
         }
         if (found->lane.get() == lane) {
             Pair pair{&*found, std::move(waiting->recv)};
+            keep_header(*found, pair.recv);
             found->in_hand = true;
             waiting_.erase(waiting);
             return pair;
@@ -100,7 +162,7 @@ void Mailbox::found(Kept* kept, PostedRecv& recv) {
         const std::lock_guard lock(mutex_);
         kept->finder = recv.finder;
     }
-    if (recv.op->finish({}, kept->send.nbytes, value_of(kept->envelope))) {
+    if (recv.op->finish({}, kept->send.nbytes, kept->value(recv))) {
         return;
     }
     const std::lock_guard lock(mutex_);
@@ -114,6 +176,7 @@ Mailbox::Posting Mailbox::claim(uint64_t finder, PostedRecv recv) {
     const auto kept = std::ranges::find_if(kept_, [&](const Kept& each) { return each.finder == finder; });
     if (!closed_.ok() || kept == kept_.end()) {
         posting.failed = closed_.ok() ? kGone : closed_;
+        headers_.erase(finder);
         return posting;
     }
     if (kept->lane) {
@@ -124,10 +187,29 @@ Mailbox::Posting Mailbox::claim(uint64_t finder, PostedRecv recv) {
     if (recv.op) {
         claims_.push_back({&*kept, std::move(recv)});
     } else {
+        headers_.erase(finder);
         kept->finder = 0;
         kept->in_hand = false;
     }
     return posting;
+}
+
+// The caller holds the lock. Before the receive ends, whose caller asks for the header then.
+void Mailbox::keep_header(const Kept& kept, const PostedRecv& recv) {
+    if (kept.send.header != nullptr && recv.finder != 0) {
+        headers_[recv.finder] = kept.send.header;
+    }
+}
+
+Message Mailbox::take_header(uint64_t finder) {
+    const std::lock_guard lock(mutex_);
+    const auto found = headers_.find(finder);
+    if (found == headers_.end()) {
+        return {};
+    }
+    Message header = std::move(found->second);
+    headers_.erase(found);
+    return header;
 }
 
 // The caller holds the lock.
@@ -252,7 +334,7 @@ void Mailbox::place() {
     Lanes others;
     while (std::optional<Pair> pair = take(nullptr, others)) {
         const Kept& kept = *pair->kept;
-        const uint64_t value = value_of(kept.envelope);
+        const uint64_t value = kept.value(pair->recv);
         bool taken = true;
         if (pair->recv.op && pair->recv.only_finds(kept.send.nbytes)) {
             found(pair->kept, pair->recv);

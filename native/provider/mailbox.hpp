@@ -7,6 +7,7 @@
 #pragma once
 
 #include "provider/request.hpp"
+#include "provider/tally.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct ArrivedSend {
     uint64_t nbytes = 0;
     bool eager = false; // its bytes have come, too
     std::vector<std::byte> bytes;
+    Message header; // the sender's, beside the tag
 };
 
 // Ends a receive by an eager message that fits, for memory of the host. Returns nothing if the receive had ended
@@ -42,11 +44,19 @@ public:
         ArrivedSend send;
         bool in_hand = false; // taken, and not decided; or found
         uint64_t finder = 0;  // the number of the receive that has found it, and left it here for claim()
+
+        // The value of a receive that takes or finds it.
+        [[nodiscard]] uint64_t value(const PostedRecv& recv) const {
+            return value_of(envelope) | (send.header != nullptr && recv.finder != 0 ? kDescribed : 0);
+        }
     };
     using Lanes = std::set<std::shared_ptr<Endpoint>>;
 
-    // The poller calls these five for messages of a lane.
+    // The poller calls these six for messages of a lane.
     //
+    // Counts an eager message, or ends the receive that waits for it, if that is all that there is to do; nothing if it
+    // is not, and nothing has happened: call keep() and take().
+    [[nodiscard]] std::optional<Outcome> deliver(int peer, const Envelope& envelope, const ArrivedSend& send);
     // Keeps a message; take() pairs it. Returns false if nobody will ever receive it.
     [[nodiscard]] bool keep(const Envelope& envelope, const std::shared_ptr<Endpoint>& lane, ArrivedSend& send);
     struct Pair {
@@ -80,6 +90,9 @@ public:
     // take it. Fails if its sender has given it up, or its bytes have not come and will not.
     [[nodiscard]] Posting claim(uint64_t finder, PostedRecv recv);
 
+    // Any thread. Returns the header of the message that a receive with this number took or found, which forgets it.
+    [[nodiscard]] Message take_header(uint64_t finder);
+
     // Notes with which numbers a peer sends; false if they are too many.
     [[nodiscard]] bool note_member(int peer, uint32_t source);
     // Forgets a peer that is lost. Returns which of its numbers, and of `more`, no other peer sends with: a sender that
@@ -89,6 +102,10 @@ public:
     // that finds no message tells, once. A message of the sender that comes later takes this back.
     void lose(uint32_t source, Outcome outcome);
     void restore(uint32_t source);
+    // Counts so many short messages of a sender that was noted; false if they are for receives.
+    [[nodiscard]] bool tally(uint64_t count);
+    // Has short messages counted from now on, and not kept for receives. Longer ones are for receives as before.
+    void count_into(std::shared_ptr<Tally> tally);
     // Lets receives be posted. A mailbox that was never open keeps messages as long as their lanes are.
     void open();
     // Ends all receives, and those that come later. Returns the lanes that have messages here: call their match_with().
@@ -110,6 +127,7 @@ private:
         PostedRecv recv;
     };
     void forget_loss(uint32_t source);
+    void keep_header(const Kept& kept, const PostedRecv& recv);
     static void finish(const std::vector<Claim>& claims, Outcome outcome);
     void forget_claims(const Kept& kept, std::vector<Claim>& ended);
     [[nodiscard]] std::optional<Pair> next_claim(const Endpoint* lane, Lanes& others, std::vector<Claim>& ended);
@@ -117,6 +135,8 @@ private:
     [[nodiscard]] std::set<const Kept*> spoken_for(std::vector<Place>* without);
     [[nodiscard]] std::list<Kept>::iterator first_for(const Wanted& wanted, const std::set<const Kept*>& spoken);
     [[nodiscard]] std::list<Waiting> take_ended();
+    enum class At : uint8_t { nowhere, receive, tally };
+    [[nodiscard]] At place_of(int peer, const Envelope& envelope, uint64_t nbytes, std::list<Waiting>& receive);
 
     std::mutex mutex_;   // a receive that is dropped may be the last to hold its memory, whose release takes long
     std::mutex placing_; // held while messages of closed lanes are paired, so that they keep their order
@@ -126,6 +146,8 @@ private:
     std::vector<std::pair<uint32_t, Outcome>> lost_;
     std::vector<uint32_t> untold_;              // lost senders of which no receive of any sender has told
     std::map<int, std::set<uint32_t>> members_; // by the ids of peers
+    std::map<uint64_t, Message> headers_;       // of messages that were taken or found, by the receives' numbers
+    std::shared_ptr<Tally> tally_;              // counts short messages; null: they are for receives
     size_t orphans_ = 0;                        // messages without a lane
     bool is_open_ = false;
     Outcome closed_;

@@ -59,6 +59,9 @@ struct Envelope {
 constexpr uint64_t value_of(const Envelope& envelope) {
     return uint64_t{envelope.source} << 32 | envelope.tag;
 }
+inline constexpr uint32_t kMostSource = UINT32_MAX >> 1;
+// In the value of a receive with a finder's number: the message had a header, which Mailbox::take_header() gives.
+inline constexpr uint64_t kDescribed = uint64_t{1} << 63;
 
 // Says which messages of a group a receive takes; a negative number: any.
 struct Wanted {
@@ -76,12 +79,14 @@ struct Request {
     const Route* route = nullptr;       // of one-sided kinds; lives as long as the call
     std::shared_ptr<Region> local;      // of send and recv
     const Envelope* envelope = nullptr; // of a tagged send; lives as long as the call
+    const void* bytes = nullptr;        // of a short send in place of `local`; they are copied within the call
+    uint32_t packed = 0;                // `bytes` are so many messages, as in a frame of the framed protocol
     uint64_t local_offset = 0;
     uint64_t remote_offset = 0;
     uint64_t nbytes = 0;                   // with pages, the sum of all
     std::shared_ptr<const PageList> pages; // null: one range
     int64_t notify = -1;                   // negative: none; see notify.hpp
-    const Message* message = nullptr;      // goes with the notification; it lives as long as the call
+    const Message* message = nullptr; // goes with the notification, or before a tagged send; lives as long as the call
     const OperationGroup* group = nullptr; // the group to join; it lives as long as the call
     uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
     uint64_t compare = 0;

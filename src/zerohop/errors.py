@@ -32,6 +32,8 @@ class ZerohopError(Exception):
             of all others is undefined.
         memory_in_use: whether the operation had ended before its bytes had stopped to move: before you use its memory
             for something else, wait for ``flush()``. ``Operation.memory_in_use`` says how it is by now.
+        ranks: the ranks of a Group that the error is about, as numbers of that Group: the one that is lost, or those
+            that are missing. Empty if none is known, or no Group is involved.
     """
 
     reason: str = ""
@@ -42,6 +44,7 @@ class ZerohopError(Exception):
     operation: str = ""
     bytes_done: int = 0
     memory_in_use: bool = False
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__init__(str(self))
@@ -56,6 +59,10 @@ class ZerohopError(Exception):
         if self.bytes_done:
             text += f" ({self.bytes_done} bytes were done)"
         return f"{text}. Fix: {self.fix}" if self.fix else text
+
+    def __repr__(self) -> str:
+        # The fields may have changed since the constructor.
+        return f"{type(self).__name__}({str(self)!r})"
 
     def _fields(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -175,10 +175,9 @@ def test_a_rank_that_does_not_come(tmp_path: Path, size: int) -> None:
             operation.result(PATIENCE_S)
         waiting = [group.allreduce(floats(LONG), timeout=patience(0.3)) for group in ranks[1:]]
         for operation in waiting:
-            with pytest.raises(
-                zh.DeadlineExceeded, match=r"allreduce: rank \d(: | has not sent its part; it may wait)"
-            ):
+            with pytest.raises(zh.DeadlineExceeded, match="allreduce: rank 0 has not called allreduce") as caught:
                 operation.result(PATIENCE_S)
+            assert caught.value.ranks == (0,)
         for group in ranks[1:]:
             with pytest.raises(zh.ZerohopError, match=AFTER):
                 group.barrier().result(PATIENCE_S)

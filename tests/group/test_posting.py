@@ -31,7 +31,7 @@ def test_both_sides_are_told(tmp_path: Path, nbytes: int, source: str) -> None:
         assert ranks[1].post_recv(into, tag=3, comp=told[1], context="mine").is_posted()
         posted = ranks[0].post_send(outgoing, 1, tag=3, comp=told[0], context="yours", allow_done=False)
         assert posted.is_posted()
-        assert told[0].pop(PATIENCE_S) == ("send", 1, 3, nbytes, outgoing, "yours", None)
+        assert told[0].pop(PATIENCE_S) == ("send", 1, 3, nbytes, outgoing, "yours", None, b"")
         received = told[1].pop(PATIENCE_S)
         assert received[:4] == ("recv", 0, 3, nbytes)
         assert received.data is into

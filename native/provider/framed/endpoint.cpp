@@ -203,6 +203,7 @@ void FramedEndpoint::close(Outcome outcome) {
         mailbox->lane_closed(this);
     }
     mailed_.clear();
+    packs_.clear();
     std::vector<std::pair<OpRef, uint64_t>> ended; // with their values
     {
         const std::lock_guard lock(lane_);

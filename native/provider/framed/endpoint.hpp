@@ -189,6 +189,9 @@ private:
     void match_mailboxes();
     void pair_up(const std::shared_ptr<Mailbox>& mailbox);
     void mail(const FrameHeader& header, ArrivedSend& send);
+    void mail_pack(const Envelope& envelope, uint64_t count, const std::shared_ptr<Mailbox>& mailbox,
+                   const ArrivedSend& pack);
+    void not_mailed(uint32_t ticket);
     // `value`: of the receive.
     [[nodiscard]] bool grant_or_end(PostedRecv& recv, ArrivedSend& send, uint64_t value);
     [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send, uint64_t value);
@@ -251,8 +254,14 @@ private:
     std::deque<PostedRecv> recvs_;
     std::deque<ArrivedSend> sends_;
     std::vector<std::shared_ptr<Mailbox>> matched_; // some of this lane's messages there have found a receive
-    std::unordered_map<uint32_t, std::shared_ptr<Mailbox>> mailed_; // poller: messages that wait in one, by ticket
-    uint32_t unmatched_sends_ = 0;                                  // our sends that have no recv yet
+    // Of the poller: messages that wait in a mailbox, by ticket; and those that came several in a frame.
+    std::unordered_map<uint32_t, std::shared_ptr<Mailbox>> mailed_;
+    struct Pack {
+        uint32_t unanswered = 0;
+        uint32_t mailed = 0;
+    };
+    std::unordered_map<uint32_t, Pack> packs_;
+    uint32_t unmatched_sends_ = 0;       // our sends that have no recv yet
     std::atomic<bool> unmatched_{false}; // there may be receives, or such sends; written under the lane's lock
 
     // Notifications of ours that the peer has not said to be taken; those of the peer's that wait here; and those that

@@ -9,6 +9,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 
 namespace zerohop::framed {
 
@@ -22,7 +23,9 @@ enum class FrameKind : uint8_t {
     fetch_add,     // table: addend
     compare_swap,  // table: compare, swap
     notify,        // table: a message of `page_bytes` bytes, if there is one
-    send,          // `arg`: size of the message; payload: all of it if it is eager
+    send,          // `arg`: size of the message; payload: all of it if it is eager. `offset` not 0: so many messages in
+                   // one, tagged and eager: their lengths, of 16 bits each, and then their bytes.
+                   // table: a header of so many bytes as status and reason say, low byte first
     send_data,     // a piece of a message that was granted, at `offset` of it
     read_data,     // a piece of a read, at `offset` of the operation
     ack,           // the answer: status, reason, `arg`: value
@@ -40,6 +43,11 @@ inline constexpr uint8_t kNotify = 2;  // `notify` holds a value for the target
 inline constexpr uint8_t kTagged = 8;  // a send of a group: share_index and share_generation are its scope, notify the
                                        // sender's number, page_bytes the tag
 inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of it is to be announced
+
+// Returns the words of a table that hold a message.
+inline constexpr uint32_t message_words(uint32_t nbytes) {
+    return (nbytes + 7) / 8;
+}
 
 // One cache line.
 struct FrameHeader {
@@ -59,6 +67,12 @@ struct FrameHeader {
     uint32_t page_bytes = 0;
 
     bool has(uint8_t flag) const { return (flags & flag) != 0; }
+    void describe(const std::string& text) { // by a table that comes with it
+        status = static_cast<uint8_t>(text.size());
+        reason = static_cast<uint8_t>(text.size() >> 8);
+        table = message_words(static_cast<uint32_t>(text.size()));
+    }
+    [[nodiscard]] uint32_t described() const { return status | uint32_t{reason} << 8; }
     void announce(int64_t what) {
         flags |= kNotify;
         notify = value_of(what);
@@ -75,11 +89,6 @@ struct FrameHeader {
     ShareId share() const { return {share_index, share_generation}; }
 };
 static_assert(sizeof(FrameHeader) == 64);
-
-// Returns the words of a table that hold a message.
-inline constexpr uint32_t message_words(uint32_t nbytes) {
-    return (nbytes + 7) / 8;
-}
 
 // Reads the outcome in an answer. A peer may write anything there, also a status that would leave an operation pending
 // for ever.

@@ -1,6 +1,7 @@
 // send and recv: a message goes to the receiver's oldest recv. Small (eager) ones travel at once and wait there; large
 // ones wait at the sender until the receiver has a buffer.
 #include "base/guarded.hpp"
+#include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>
@@ -17,9 +18,14 @@ constexpr Outcome kGivenUp{Status::peer_lost, Reason::given_up};
 } // namespace
 
 Posted FramedEndpoint::post_send(const Request& request) {
-    Pin<Region> local;
-    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
-        return {Posted::What::failed, pinned};
+    Pin<Region> local; // none for bytes that are copied at once
+    if (request.bytes != nullptr && request.nbytes > kEagerBytes) {
+        return {Posted::What::failed, {Status::unsupported, Reason::none}};
+    }
+    if (request.bytes == nullptr) {
+        if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+            return {Posted::What::failed, pinned};
+        }
     }
     const std::lock_guard lock(lane_);
     if (is_open() && unmatched_sends_ == kMaxUnmatched) {
@@ -41,20 +47,35 @@ Posted FramedEndpoint::post_send(const Request& request) {
         frame.header.share_generation = static_cast<uint32_t>(request.envelope->scope >> 32);
         frame.header.notify = request.envelope->source;
         frame.header.page_bytes = request.envelope->tag;
+        frame.header.offset = request.packed;
     }
-    const bool is_eager = outstanding.local->is_host() && request.nbytes <= kEagerBytes;
+    const Message text = message_of(request);
+    if (text != nullptr) {
+        frame.header.describe(*text);
+    }
+    const size_t head = size_t{frame.header.table} * 8;
+    const bool is_eager = request.bytes != nullptr || (outstanding.local->is_host() && request.nbytes <= kEagerBytes);
     if (is_eager) {
         frame.header.payload = static_cast<uint32_t>(request.nbytes);
         // The larger ones are copied, too, so that all messages stand in one line and none overtakes another.
-        void* copy = frame.bytes.data();
-        if (request.nbytes > kInlineBytes) {
-            queue(outstanding, posted, [&] { frame.table.resize((request.nbytes + 7) / 8); });
-            copy = frame.table.data();
+        auto* copy = frame.bytes.data() + head;
+        if (head + request.nbytes > kInlineBytes) {
+            queue(outstanding, posted, [&] { frame.table.resize((head + request.nbytes + 7) / 8); });
+            copy = reinterpret_cast<std::byte*>(frame.table.data()) + head;
         }
-        if (const Outcome copied = copy_out(*outstanding.local, request, copy); !copied.ok()) {
+        if (request.bytes != nullptr) {
+            copy_payload(copy, request.bytes, request.nbytes);
+        } else if (const Outcome copied = copy_out(*outstanding.local, request, copy); !copied.ok()) {
             withdraw(outstanding, posted, copied);
             return posted;
         }
+    }
+    if (text != nullptr) {
+        if (frame.table.empty() && head > kInlineBytes) {
+            queue(outstanding, posted, [&] { frame.table.resize(head / 8); });
+        }
+        void* const start = frame.table.empty() ? static_cast<void*>(frame.bytes.data()) : frame.table.data();
+        std::memcpy(start, text->data(), text->size());
     }
     queue(outstanding, posted, [&] { outbound_.push(std::move(frame)); });
     outstanding.unmatched = true;
@@ -96,6 +117,10 @@ void FramedEndpoint::on_send(const FrameHeader& header) {
     send.nbytes = header.arg;
     send.eager = header.payload == header.arg && header.arg <= kEagerBytes;
     send.bytes.swap(in_.eager);
+    if (header.described() != 0) {
+        const auto* const text = reinterpret_cast<const char*>(in_.table.data());
+        send.header = std::make_shared<const std::string>(text, header.described());
+    }
     if (header.has(kTagged)) {
         return mail(header, send);
     }
@@ -112,8 +137,19 @@ void FramedEndpoint::mail(const FrameHeader& header, ArrivedSend& send) {
                             header.page_bytes};
     const std::shared_ptr<Mailbox> mailbox = host_.mailbox(envelope.scope);
     const uint32_t ticket = send.ticket;
+    if (header.offset != 0) {
+        return mail_pack(envelope, header.offset, mailbox, send);
+    }
+    if (send.eager && send.header == nullptr && !mailed_.contains(ticket)) {
+        if (const std::optional<Outcome> outcome = mailbox->deliver(peer().id(), envelope, send)) {
+            in_.eager.swap(send.bytes); // its memory serves for the next one
+            host_.wake_waiters();       // somebody may wait for so many messages
+            return answer(ticket, as_seen_there(*outcome));
+        }
+    }
     // A peer may neither use one ticket for two messages nor claim numbers without end.
-    if (!mailed_.try_emplace(ticket, mailbox).second || !mailbox->note_member(peer().id(), envelope.source)) {
+    if (envelope.source > kMostSource || !mailed_.try_emplace(ticket, mailbox).second ||
+        !mailbox->note_member(peer().id(), envelope.source)) {
         return fail({Status::protocol, Reason::malformed});
     }
     if (!mailbox->keep(envelope, shared_from_this(), send)) {
@@ -121,6 +157,54 @@ void FramedEndpoint::mail(const FrameHeader& header, ArrivedSend& send) {
         return answer(ticket, kGivenUp);
     }
     pair_up(mailbox);
+}
+
+// Keeps each message of a frame in its mailbox. The frame is answered once all of them are received.
+void FramedEndpoint::mail_pack(const Envelope& envelope, uint64_t count, const std::shared_ptr<Mailbox>& mailbox,
+                               const ArrivedSend& pack) {
+    const uint32_t ticket = pack.ticket;
+    const auto length_of = [&](uint64_t index) {
+        uint16_t length = 0;
+        std::memcpy(&length, pack.bytes.data() + index * sizeof(length), sizeof(length));
+        return size_t{length};
+    };
+    size_t at = count * sizeof(uint16_t);
+    size_t ends = at;
+    for (uint64_t i = 0; i < count; ++i) {
+        ends += length_of(i);
+    }
+    if (ends != pack.bytes.size() || envelope.source > kMostSource || !mailed_.try_emplace(ticket, mailbox).second ||
+        !mailbox->note_member(peer().id(), envelope.source)) {
+        return fail({Status::protocol, Reason::malformed});
+    }
+    if (mailbox->tally(count)) {
+        mailed_.erase(ticket);
+        host_.wake_waiters(); // somebody may wait for so many messages
+        return answer(ticket, {});
+    }
+    const auto most = static_cast<uint32_t>(count);
+    packs_[ticket] = {.unanswered = most, .mailed = most};
+    for (uint64_t i = 0; i < count; ++i) {
+        const auto* const bytes = pack.bytes.data() + at;
+        ArrivedSend part{.ticket = ticket, .nbytes = length_of(i), .eager = true, .bytes = {}, .header = {}};
+        part.bytes.assign(bytes, bytes + part.nbytes);
+        at += part.nbytes;
+        if (!mailbox->keep(envelope, shared_from_this(), part)) {
+            for (; i < count; ++i) {
+                not_mailed(ticket);
+                answer(ticket, kGivenUp);
+            }
+        }
+    }
+    pair_up(mailbox);
+}
+
+// Notes that a message of a ticket is in its mailbox no more.
+void FramedEndpoint::not_mailed(uint32_t ticket) {
+    const auto pack = packs_.find(ticket);
+    if (pack == packs_.end() || --pack->second.mailed == 0) {
+        mailed_.erase(ticket);
+    }
 }
 
 bool FramedEndpoint::grant_or_end(PostedRecv& recv, ArrivedSend& send, uint64_t value) {
@@ -166,12 +250,12 @@ void FramedEndpoint::pair_up(const std::shared_ptr<Mailbox>& mailbox) {
             continue;
         }
         if (pair->recv.op) {
-            taken = grant_or_end(pair->recv, kept.send, value_of(kept.envelope));
+            taken = grant_or_end(pair->recv, kept.send, kept.value(pair->recv));
         } else {
             answer(ticket, kGivenUp);
         }
         if (taken) {
-            mailed_.erase(ticket);
+            not_mailed(ticket);
         }
         mailbox->decide(pair->kept, taken);
     }

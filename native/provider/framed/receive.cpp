@@ -31,7 +31,12 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     case FrameKind::compare_swap:
         return header.payload == 0 && header.table == 2;
     case FrameKind::send:
-        return header.table == 0 &&
+        if (header.offset != 0 && (!header.has(kTagged) || header.payload != header.arg ||
+                                   header.offset > kMostPacked || header.payload / sizeof(uint16_t) < header.offset)) {
+            return false;
+        }
+        return header.table == message_words(header.described()) && header.described() <= kMaxMessage &&
+               (header.table == 0 || (header.has(kTagged) && header.offset == 0)) &&
                (header.payload == 0 || (header.payload == header.arg && header.arg <= kEagerBytes));
     case FrameKind::notify:
         return header.payload == 0 && header.page_bytes <= kMaxMessage &&

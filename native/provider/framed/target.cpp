@@ -253,6 +253,13 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
 }
 
 void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {
+    if (const auto pack = packs_.empty() ? packs_.end() : packs_.find(ticket); pack != packs_.end()) {
+        if (--pack->second.unanswered != 0) {
+            return;
+        }
+        packs_.erase(pack); // its messages had ended for the sender when they were sent
+        outcome = {};
+    }
     const FrameHeader header{.kind = FrameKind::ack,
                              .flags = last ? kLast : uint8_t{0},
                              .status = static_cast<uint8_t>(outcome.status),

@@ -20,6 +20,8 @@ inline constexpr uint32_t kMaxPagesPerWrite = 512;
 inline constexpr uint32_t kMaxTable = 8192;
 // Messages up to this size travel at once and are copied once more by the receiver; longer ones wait for its buffer.
 inline constexpr uint32_t kEagerBytes = 8 * 1024;
+// Messages in one frame: the receiver keeps each by itself, which takes more than the bytes of a short one.
+inline constexpr uint64_t kMostPacked = 256;
 // These bound the memory that a peer can make this end spend:
 inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
 inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane to one queue, each way

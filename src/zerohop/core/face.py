@@ -16,6 +16,7 @@ from zerohop._native import (
     NativeError,
     PairTransfers,
     Reached,
+    TaggedMessages,
     Transfers,
     begin_posting,
     stop_posting,
@@ -46,11 +47,11 @@ from zerohop.core.runtime.endings import Endings
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.kernel_work import KernelWork, carry_out
 from zerohop.core.runtime.native_operation import InFlight, begun
-from zerohop.core.runtime.operation import Failed, Finished, Operation
+from zerohop.core.runtime.operation import Failed, Finished, Operation, on_event_loop
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.connection import Connection, send_to_mailbox
 from zerohop.core.transfers.context_transfers import core_of
-from zerohop.core.transfers.mailbox import Mailbox
+from zerohop.core.transfers.mailbox import Mailbox, post_messages_natively, reach_natively
 from zerohop.core.transfers.many import transfer_many
 from zerohop.core.transfers.message_lane import until_lane as until_messages
 from zerohop.core.transfers.notification import Notification, NotificationWait
@@ -78,6 +79,7 @@ __all__ = [
     "Endings",
     "Explanation",
     "Face",
+    "Finished",
     "InFlight",
     "KernelWork",
     "Link",
@@ -96,6 +98,7 @@ __all__ = [
     "Rights",
     "Route",
     "Stream",
+    "TaggedMessages",
     "View",
     "all_ended",
     "begun",
@@ -110,16 +113,20 @@ __all__ = [
     "keep_reached",
     "may_be_replaced",
     "offset_of",
+    "on_event_loop",
     "one_line",
     "open_pair_for",
     "parse_url",
+    "post_messages_natively",
     "quoted",
     "random_bytes",
+    "reach_natively",
     "region_of",
     "seconds_of",
     "send",
     "send_to_mailbox",
     "start_of",
+    "stop_posting",
     "transfer",
     "transfer_many",
     "until_messages",

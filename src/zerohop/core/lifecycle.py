@@ -33,7 +33,7 @@ from zerohop.errors import Unsupported, ZerohopError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop._native import Transfers
+    from zerohop._native import Poster
     from zerohop.config.settings import Settings
     from zerohop.core.lanes.nic_ports import Port
     from zerohop.core.memory.memory import Memory
@@ -88,7 +88,7 @@ class Core(PeerCore):
         self.connected, self.introduced, self.connections, self.young = {}, {}, {}, set()
         self.services = {}
         self.watchers = weakref.WeakValueDictionary()
-        self.posters: weakref.WeakValueDictionary[int, Transfers] = weakref.WeakValueDictionary()
+        self.posters: weakref.WeakValueDictionary[int, Poster] = weakref.WeakValueDictionary()
         self.scratch: Memory | None = None
         self._draining = False
         # Reentrant: of a close that was interrupted where nobody could release it, the next one of that thread goes on.

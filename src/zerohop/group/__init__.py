@@ -1,5 +1,6 @@
 """Ranks of one program: how they find each other, whoever started them."""
 
+from zerohop.group.collectives.explaining import CollectiveExplanation
 from zerohop.group.completion import Completion, Ended
 from zerohop.group.completions import CompletionList, Counter, Synchronizer
 from zerohop.group.graph import Graph, Node
@@ -11,6 +12,7 @@ from zerohop.group.stores import FolderStore, Store
 
 __all__ = [
     "Arrival",
+    "CollectiveExplanation",
     "Completion",
     "CompletionList",
     "Counter",

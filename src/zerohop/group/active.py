@@ -1,24 +1,22 @@
-"""Declares Active: active messages, and one-sided transfers that tell completion objects of other ranks."""
+"""Declares Active: active messages, which tell completion objects of other ranks."""
 
 from __future__ import annotations
 
-import functools
-import math
 import threading
-import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import RemoteBuffer
+from zerohop.core.face import Finished, all_ended, on_event_loop
 from zerohop.group.channel import Channel, Use
 from zerohop.group.completion import Completion
-from zerohop.group.inbox import Inbox, signal_of
+from zerohop.group.inbox import Inbox
 from zerohop.group.messages import MOST_TAG
 from zerohop.group.messaging import Messaging
+from zerohop.group.of_rank import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zerohop.core.face import Local, Operation
     from zerohop.group.channel import Team
@@ -28,10 +26,11 @@ if TYPE_CHECKING:
 _MOST_OBJECTS: Final = 1 << 31
 _DEPTH: Final = 8
 _MOST_TARGETS: Final = 1024
+_MOST_HEADER: Final = 256
 
 
 class Active(Messaging):
-    """Sends active messages, and puts and gets, that tell a completion object of the other rank.
+    """Sends active messages, which tell a completion object of the other rank.
 
     A completion object is named in other ranks by the number that ``register`` gives, a plain int, which is sent any
     way that a program likes. Nobody has to wait until the other has registered it: what comes before is kept.
@@ -130,130 +129,77 @@ class Active(Messaging):
         inbox.close()
 
     def am(
-        self, source: Local, rank: int, target: int, *, tag: int = 0, timeout: float | None = None
+        self,
+        source: Local,
+        rank: int,
+        target: int,
+        *,
+        tag: int = 0,
+        header: bytes = b"",
+        timeout: float | None = None,
     ) -> Operation[int]:
         """Send an active message to a completion object of a rank; value: bytes sent.
 
-        The object is told an ``Ended`` with the bytes, the tag, and this rank. Messages of one rank to one object
-        arrive in order; the object is told of a short one before a longer one that was sent earlier.
+        The object is told an ``Ended`` with the bytes, the tag, the header, and this rank. Messages of one rank to one
+        object arrive in order; the object is told of a short one before a longer one that was sent earlier.
 
         Args:
             source: as of ``send``.
             rank: the number of the receiver, which may be this rank.
             target: the number that ``register`` gave there.
             tag: an int of 32 bits, for the receiver.
+            header: up to 256 bytes, which the receiver has before it names memory for the message.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as of ``send``.
         """
+        channel = self._targets.get((Use.ACTIVE, target)) if type(target) is int and not header else None
+        operation = None if channel is None else channel.post_send(source, rank, tag, timeout)
+        if operation is not None:
+            return operation if type(operation) is Finished else of_rank(operation, rank)
         rank, tag = self._checked(rank, tag)
-        return self._send(self._target(Use.ACTIVE, target), source, rank, tag, timeout)
+        channel = self._target(Use.ACTIVE, target)
+        return of_rank(self._send(channel, source, rank, tag, timeout, header=header_of(header)), rank)
 
-    def put(
-        self,
-        source: Local,
-        rank: int,
-        remote: RemoteBuffer,
-        *,
-        offset: int = 0,
-        target: int | None = None,
-        tag: int = 0,
-        timeout: float | None = None,
+    def am_many(
+        self, sources: Sequence[Local], rank: int, target: int, *, tag: int = 0, timeout: float | None = None
     ) -> Operation[int]:
-        """Write to memory of a rank; value: bytes written.
+        """Send active messages to one completion object of a rank, in their order; value: how many.
+
+        A message of up to 8 KiB then costs a fraction of a call of ``am``. Where there is no room the call waits; on an
+        event loop its Operation does. If one fails, those after it may have been sent.
 
         Args:
-            source: a Memory, a View, or any object that ``Context.register`` takes.
-            rank: the owner of the memory.
-            remote: what the owner's ``Memory.share`` gave.
-            offset: where to write in it, in bytes.
-            target: the number of a completion object of the owner, which is told when the bytes are visible there.
-            tag: an int of 32 bits, for that object.
-            timeout: seconds; None: the Group's.
+            sources: what to send in each, as of ``send``; ``bytes`` of up to 8 KiB need not be registered.
+            rank: the number of the receiver, which may be this rank.
+            target: the number that ``register`` gave there.
+            tag: an int of 32 bits, for the receiver, the same for all.
+            timeout: seconds for each; None: the Group's.
 
         Raises:
-            TypeError, ValueError, Closed: at once. From the Operation: as of ``Context.write``.
+            TypeError, ValueError, Closed: at once, and nothing was sent. From the Operation: as of ``send``.
         """
-        view = self._view(source)
-        there = range_of(remote, offset, view.nbytes)
-        post = functools.partial(self.context.write, view, there)
-        return self._transfer("put", rank, remote, post, view, target, tag, timeout)
-
-    def get(
-        self,
-        into: Local,
-        rank: int,
-        remote: RemoteBuffer,
-        *,
-        offset: int = 0,
-        target: int | None = None,
-        tag: int = 0,
-        timeout: float | None = None,
-    ) -> Operation[int]:
-        """Read memory of a rank; value: bytes read. Arguments and errors are those of ``put``.
-
-        A completion object of the owner is told when its memory has been read, and may be changed.
-        """
-        view = self._view(into)
-        there = range_of(remote, offset, view.nbytes)
-        post = functools.partial(self.context.read, there, view)
-        return self._transfer("get", rank, remote, post, view, target, tag, timeout)
-
-    def fetch_add(
-        self, remote: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Add to 8 bytes of a rank's memory, as ``Context.fetch_add``; value: the number that was there."""
-        self._check()
-        return self.context.fetch_add(remote, value, offset=offset, timeout=self._timeout_of(timeout))
-
-    def compare_swap(
-        self, remote: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Change 8 bytes of a rank's memory, as ``Context.compare_swap``; value: the number that was there."""
-        self._check()
-        return self.context.compare_swap(remote, compare, swap, offset=offset, timeout=self._timeout_of(timeout))
-
-    def _transfer(
-        self,
-        kind: str,
-        rank: int,
-        remote: RemoteBuffer,
-        post: Callable[..., Operation[int]],
-        view: Any,
-        target: int | None,
-        tag: int,
-        timeout: float | None,
-    ) -> Operation[int]:
         rank, tag = self._checked(rank, tag)
+        channel = self._target(Use.ACTIVE, target)
+        made = tuple(sources)
         self._check()
-        connected = self._check_owner(rank, remote)
-        if target is None and connected:
-            return post(timeout=self._timeout_of(timeout))
-        channel = None if target is None else self._target(Use.SIGNALS, target)
-        deadline_ns = self._deadline(timeout)
+        count = channel.post_sends(made, rank, tag, timeout, not on_event_loop())
+        if count == len(made):
+            return self._finished("am", count)
+        views = [self._view(each) for each in made[count:]]
+        sending = [of_rank(self._send(channel, each, rank, tag, timeout), rank) for each in views]
 
         async def work() -> int:
-            connection = await self.connect(rank, timeout=left_s(deadline_ns))
-            self._check_owner(rank, remote)
-            moved = await post(timeout=left_s(deadline_ns))
-            if channel is None:
-                return moved
-            if kind == "put":
-                await connection.flush(timeout=left_s(deadline_ns))
-            await self._send(channel, signal_of(kind, moved), rank, tag, left_s(deadline_ns))
-            return moved
+            await all_ended(sending)
+            errors = [each.exception(0) for each in sending]
+            for error in filter(None, errors):
+                raise error
+            return len(made)
 
-        operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view)
+        operation = self._defer("am", 0, work, keep=views)
         self._operations.note(operation)
         return operation
-
-    def _check_owner(self, rank: int, remote: RemoteBuffer) -> bool:
-        """Raise ValueError if memory is not of a rank; return False if the rank was not reached yet."""
-        connection = self._members.known(self._team.ranks[rank])
-        if connection is not None and connection.peer != remote.owner:
-            raise ValueError(f"this memory is not of rank {rank}: pass the rank whose Memory.share() gave the handle")
-        return connection is not None
 
     def _checked(self, rank: int, tag: int) -> tuple[int, int]:
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
@@ -269,20 +215,18 @@ class Active(Messaging):
             channel = self._targets[use, number] = self._channel(use, number)
         return channel
 
-    def _channel(self, use: Use, number: int) -> Channel:
-        return Channel(self._team, use, self._members.secret_of, number)
 
+def header_of(header: bytes) -> bytes | None:
+    """Return a header of an active message as bytes, None if it is empty.
 
-def left_s(deadline_ns: int) -> float:
-    """Return the seconds until a deadline on the monotonic clock; 0 stands for none."""
-    return max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9) if deadline_ns else math.inf
-
-
-def range_of(remote: RemoteBuffer, offset: int, nbytes: int) -> RemoteBuffer:
-    """Return a part of remote memory; raise TypeError or ValueError if it is none, or too short."""
-    if not isinstance(remote, RemoteBuffer):
-        raise TypeError(f"remote is what Memory.share() gives, a RemoteBuffer, not {type(remote).__name__}")
-    offset = check_int("offset", as_int("offset", offset), 0, remote.nbytes)
-    if nbytes > remote.nbytes - offset:
-        raise ValueError(f"{nbytes} bytes from {offset} on do not fit into remote memory of {remote.nbytes}")
-    return remote[offset : offset + nbytes]
+    Raises:
+        TypeError: no bytes.
+        ValueError: too long.
+    """
+    try:
+        made = bytes(memoryview(header))
+    except TypeError:
+        raise TypeError(f"header is bytes, not {type(header).__name__}") from None
+    if len(made) > _MOST_HEADER:
+        raise ValueError(f"a header has {_MOST_HEADER} bytes at most, not {len(made)}; put the rest into the message")
+    return made or None

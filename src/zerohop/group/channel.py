@@ -7,14 +7,15 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zerohop.core.face import Mailbox
+from zerohop.core.face import Mailbox, TaggedMessages, post_messages_natively, reach_natively, stop_posting
 from zerohop.errors import ZerohopError, copy_of
+from zerohop.group.messages import GroupReceive, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from zerohop.core.face import Link
+    from zerohop.core.face import Connection, Link
 
 _NUMBER_BYTES = 8
 
@@ -55,15 +56,18 @@ class Team:
 
     def named(self, error: ZerohopError, number: int) -> ZerohopError:
         """Return an error that names a rank by its number in the group, and not by that in the program."""
-        reason = error.reason
-        there, here = f"rank {self.ranks[number]}", f"rank {number}"
-        if reason.startswith((f"{there}:", f"{there} ")):
-            return error if there == here else replace(error, reason=here + reason.removeprefix(there))
-        return replace(error, reason=f"{here}: {reason}")
+        here = f"rank {number}"
+        if error.ranks:  # it begins with the rank already
+            reason = here + error.reason.removeprefix(f"rank {self.ranks[number]}")
+        else:
+            reason = f"{here}: {error.reason}"
+        return replace(error, reason=reason, ranks=(number,))
 
 
-class Channel:
+class Channel(TaggedMessages):
     """Addresses the messages of one use of a group, and receives those to this rank once it is open.
+
+    ``post_send`` and ``post_recv`` are native, and give None where more has to be done than to post.
 
     Ranks are numbers of the group. Each rank has a mailbox for each use of each of its groups, whose numbers all follow
     from one secret, so that ranks need not exchange them.
@@ -76,13 +80,25 @@ class Channel:
 
     mailbox: Mailbox
 
-    def __init__(self, team: Team, use: Use, secret_of: Callable[[int], int], number: int = 0) -> None:
+    def __init__(
+        self,
+        core: Any,
+        team: Team,
+        use: Use,
+        secret_of: Callable[[int], int],
+        greeted: set[int],
+        timeout_ns: int,
+        number: int = 0,
+    ) -> None:
         """Address the messages of a use.
 
         Args:
+            core: the core of the Context.
             team: the ranks.
             use: what the messages are for.
             secret_of: returns the secret of a rank of the program that was reached.
+            greeted: the ranks that know that this one may wait for them.
+            timeout_ns: of a send whose caller names none; 0: no limit.
             number: that of a completion object.
         """
         self.team = team
@@ -90,6 +106,17 @@ class Channel:
         self._secret_of = secret_of
         self._label = team.name + bytes([use]) + number.to_bytes(_NUMBER_BYTES, "little")
         self._numbers: dict[int, tuple[int, int]] = {}
+        post_messages_natively(
+            core,
+            self,
+            GroupReceive,
+            Message,
+            self.losses,
+            greeted,
+            self._number(secret_of(team.ranks[team.rank])),
+            team.rank,
+            timeout_ns,
+        )
 
     def open(self, core: Any) -> None:
         """Open the mailbox of this rank."""
@@ -102,6 +129,15 @@ class Channel:
         if known is None or known[0] != secret:  # a rank that was started again has another one
             known = self._numbers[number] = secret, self._number(secret)
         return known[1], self.team.rank, tag
+
+    def reach(self, number: int, connection: Connection, queued: dict[Any, Any]) -> None:
+        """Let the native methods send to a rank that was reached, unless messages to it are queued. Any thread."""
+        reach_natively(self, number, connection, self.envelope(number, 0)[0], (queued, self.team.ranks[number]))
+
+    def close(self) -> None:
+        """Receive no more, and send no more natively."""
+        stop_posting(self)
+        self.mailbox.close()
 
     def forget(self, link: Link, ranks: set[int]) -> set[int]:
         """Forget a peer that is lost.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from zerohop._native import Tally
     from zerohop.core.face import Context, Operation
     from zerohop.group.messaging import Messaging
 
@@ -51,6 +52,7 @@ class Ended(NamedTuple):
         data: the memory of the operation; of an active message that has come: a bytearray of its own, or what the pool
             or ``allocate`` gave. None for the end of a put or get of another rank.
         context: what the caller has passed as ``context=``.
+        header: of an active message that has come, what ``am(header=...)`` has sent beside it; else empty.
         error: None if it ended well; else that of the operation, or of the function that was to give memory.
     """
 
@@ -61,10 +63,14 @@ class Ended(NamedTuple):
     data: Any = None
     context: Any = None
     error: Exception | None = None
+    header: bytes = b""
 
 
 class Completion:
     """Learns of the ends of operations. Thread-safe. One object may be given to many operations of one Context.
+
+    Attributes:
+        tally: counts active messages of which nothing else is to be known; None: all of them are told.
 
     A thread that looks at it takes the ends that are there, for all threads and tasks that wait. Of the threads that
     wait, one does so in native code, and the others wait for that one.
@@ -79,6 +85,7 @@ class Completion:
         self._found: collections.deque[tuple[Told, Operation[Any]]] = collections.deque()
         self._is_waited_for = False
         self._tasks: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self.tally: Tally | None = None
         # The inboxes are called at each look, and at the end.
         self._inboxes: list[Attached] = []
 

@@ -69,6 +69,8 @@ class Inbox:
             self._post_message(each, packet_made)
         for part in _parts(bytearray(depth * _SIGNAL.size), _SIGNAL.size, view_of):
             self._post_signal(part)
+        if own and completion.tally is not None:
+            messages.mailbox.count_into(completion.tally)
         completion.attach(self)
 
     def close(self) -> None:
@@ -132,8 +134,9 @@ class Inbox:
             self._post_again(own)
             return None if self._closed else self._take(found)
         data = packet[: found.nbytes] if own is None else own.content(found.nbytes)
+        header: bytes = operation.header  # type: ignore[attr-defined]  # those of an Inbox are GroupProbes
         self._post_again(own)
-        return Ended("am", found.source, found.tag, found.nbytes, data)
+        return Ended("am", found.source, found.tag, found.nbytes, data, header=header)
 
     def _post_again(self, own: _Part | None) -> None:
         error = self._post_message(own)
@@ -174,13 +177,13 @@ class Inbox:
 
     def _lost(self, error: ZerohopError) -> Ended | None:
         """Describe the loss of a rank, unless this object was told of it."""
-        for rank, why in list(self._messages.losses.items()):
-            if isinstance(error, PeerLost) and error.reason.startswith(f"rank {rank}:"):
-                if self._told.get(rank) is why:
-                    return None
-                self._told[rank] = why
-                return Ended("am", rank, 0, 0, error=error)
-        return Ended("am", -1, 0, 0, error=error)
+        rank = error.ranks[0] if isinstance(error, PeerLost) and error.ranks else -1
+        why = self._messages.losses.get(rank)
+        if why is not None:
+            if self._told.get(rank) is why:
+                return None
+            self._told[rank] = why
+        return Ended("am", rank, 0, 0, error=error)
 
 
 class _Part(NamedTuple):
@@ -223,4 +226,4 @@ def _received(arrival: Arrival, target: Any, why: Exception | None, operation: O
     except ZerohopError as error:
         why = why or error
     nbytes = arrival.nbytes if why is None else 0
-    return Ended("am", arrival.source, arrival.tag, nbytes, target, error=why)
+    return Ended("am", arrival.source, arrival.tag, nbytes, target, error=why, header=arrival.header)

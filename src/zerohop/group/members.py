@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class Members:
-    """Holds the Connections to the ranks that are used."""
+    """Holds the Connections to the ranks that are used.
+
+    Attributes:
+        queued: how many messages to each rank are still to be posted: no later one may overtake them.
+    """
 
     def __init__(
         self, context: Context, roll: Roll, rank: int, secret: int, in_thread: Callable[[], InThread | None]
@@ -41,8 +45,7 @@ class Members:
         self._last_lost: Link | None = None
         # Replaced as a whole, under the lock.
         self._channels: tuple[Channel, ...] = ()
-        # Messages to each rank that are still to be posted: no later one may overtake them. Changed under the lock.
-        self._queued: Counter[int] = Counter()
+        self.queued: Counter[int] = Counter()  # changed under the lock
         # Reentrant: a destructor that the garbage collector runs within a call detaches channels.
         self._lock = threading.RLock()
         # One message to a rank is posted after the other.
@@ -56,11 +59,20 @@ class Members:
 
     def ready(self, rank: int) -> Connection | None:
         """Return the Connection to a rank if a message can be posted to it at once. Any thread."""
-        return None if self._queued[rank] else self.known(rank)
+        return None if self.queued[rank] else self.known(rank)
 
     def reached(self) -> list[int]:
         """Return the ranks that were reached. Any thread."""
         return list(self._connections)
+
+    def has_found(self, rank: int) -> bool:
+        """Tell whether it is known how a rank is reached. Any thread."""
+        return rank in self._roll.found or rank in self._connections
+
+    def rank_of(self, peer: str) -> int | None:
+        """Return the rank whose Context has this id; None if no such rank was reached. Any thread."""
+        found = (rank for rank, connection in list(self._connections.items()) if connection.peer == peer)
+        return next(found, None)
 
     def secret_of(self, rank: int) -> int:
         """Return the secret of a rank that was reached, from which the numbers of its mailboxes follow. Any thread."""
@@ -95,9 +107,9 @@ class Members:
         except ZerohopError as error:
             if isinstance(error, PeerLost):
                 self._roll.forget(rank)
-            if error.reason.startswith(f"rank {rank} "):
+            if error.ranks:
                 raise
-            raise replace(error, reason=f"rank {rank}: {error.reason}") from None
+            raise replace(error, reason=f"rank {rank}: {error.reason}", ranks=(rank,)) from None
         if rank in self._lost:
             del self._lost[rank]
             for channel in self._channels:
@@ -105,7 +117,7 @@ class Members:
         self._secrets[rank] = entry.secret
         self._connections[rank] = connection
         if not connection.alive:  # it was lost before this side knew whose it is
-            gone = PeerLost(f"rank {rank}: it is gone", peer=connection.peer, operation="connect")
+            gone = PeerLost(f"rank {rank}: it is gone", peer=connection.peer, operation="connect", ranks=(rank,))
             self._lose(rank, gone)
             raise gone
         return connection
@@ -117,7 +129,7 @@ class Members:
             a function that ends the count; a second call does nothing.
         """
         with self._lock:
-            self._queued[rank] += 1
+            self.queued[rank] += 1
         counted = True
 
         def end() -> None:
@@ -125,7 +137,7 @@ class Members:
             with self._lock:
                 if counted:
                     counted = False
-                    self._queued[rank] -= 1
+                    self.queued[rank] -= 1
 
         return end
 
@@ -137,6 +149,7 @@ class Members:
         tag: int,
         deadline_ns: int,
         posted: Callable[[], None],
+        header: bytes | None = None,
     ) -> int:
         """Send a message once the rank is reached and all earlier ones are posted; call ``posted`` then.
 
@@ -157,10 +170,10 @@ class Members:
                 await wait_with_timeout(take_turn(), None if left_s == math.inf else left_s)
             except TimeoutError:
                 early = f"rank {rank}: earlier messages are not on their way yet"
-                raise DeadlineExceeded(early, fix="allow more time with timeout=") from None
+                raise DeadlineExceeded(early, fix="allow more time with timeout=", ranks=(rank,)) from None
             connection = await self.reach(rank, deadline_ns)
             left_s = max(0.0, self._roll.left_s(deadline_ns))
-            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s)
+            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s, header=header)
             posted()
         finally:
             if held:

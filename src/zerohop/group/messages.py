@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerohop._native import Reason
 from zerohop.core.face import InFlight
-from zerohop.errors import Closed, PeerLost, ZerohopError
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from zerohop._native import Op
     from zerohop.core.face import Local, Mailbox, Operation
 
+_GO_ON = "go on without it, or start the program again"
 _TAG_BITS = 32
 MOST_TAG = (1 << _TAG_BITS) - 1
+_SOURCE_BITS = 31
+_MOST_SOURCE = (1 << _SOURCE_BITS) - 1
+# In the native value of a receive, above the source and the tag: the message has a header.
+_HAS_HEADER = 1 << (_TAG_BITS + _SOURCE_BITS)
 
 
 class Message(NamedTuple):
@@ -44,14 +49,16 @@ class Arrival:
         source: the rank that has sent it.
         tag: its tag.
         nbytes: its length.
+        header: what ``am(header=...)`` has sent beside it; else empty.
     """
 
-    __slots__ = ("_found", "nbytes", "source", "tag")
+    __slots__ = ("_found", "header", "nbytes", "source", "tag")
 
     def __init__(self, source: int, tag: int, nbytes: int, found: Found) -> None:
         self.source = source
         self.tag = tag
         self.nbytes = nbytes
+        self.header = found.header
         self._found = found
 
     def recv(self, into: Local, *, timeout: float | None = None) -> Operation[Message]:
@@ -79,6 +86,8 @@ class Found:
     _native: Op | None = None
     _claiming: Operation[Message] | None = None
     _claimed = False
+    # That of the message, once the receive has ended.
+    header = b""
 
     def __init__(
         self, mailbox: Mailbox, losses: dict[int, ZerohopError], number: int, deadline: Callable[[float | None], int]
@@ -92,6 +101,10 @@ class Found:
     def find(self, native: Op) -> None:
         """Note the receive."""
         self._native = native
+
+    def take_header(self) -> None:
+        """Take the header of the message, because it has one."""
+        self.header = self._mailbox.header(self.number)
 
     def received(self) -> None:
         """Note that the message has been received with the receive itself."""
@@ -131,8 +144,8 @@ def _has_failed(operation: Operation[Any]) -> bool:
         return True
 
 
-class GroupReceive(InFlight[Message]):
-    """Represents a receive of a Group.
+class _Receive(InFlight[Message]):
+    """Represents what waits for a message.
 
     Its errors name the rank that was waited for, and PeerLost the one that is gone.
     """
@@ -144,30 +157,44 @@ class GroupReceive(InFlight[Message]):
         self._source = source
         self._losses = losses
 
-    def result(self, timeout: float | None = None) -> Message:
-        try:
-            return self._outcome(timeout)
-        finally:
-            del self  # which has its error, whose traceback has this frame
-
     def _value_of(self, native: Op) -> Message:
         self.nbytes = native.bytes_done
-        return Message(native.value >> _TAG_BITS, native.value & MOST_TAG, native.bytes_done)
+        return Message(native.value >> _TAG_BITS & _MOST_SOURCE, native.value & MOST_TAG, native.bytes_done)
 
     def _error_of(self, native: Op) -> BaseException:
         error = super()._error_of(native)
-        rank = self._source
+        if not isinstance(error, ZerohopError):
+            return error
+        rank, reason = self._source, error.reason
         if isinstance(error, PeerLost) and native.reason != Reason.GIVEN_UP:
-            rank = native.value >> _TAG_BITS
+            rank = native.value >> _TAG_BITS & _MOST_SOURCE
             why = self._losses.get(rank)
             if why is not None:
-                error = replace(error, reason=why.reason, fix="go on without it, or start the program again")
-        if rank is None or not isinstance(error, ZerohopError) or error.reason.startswith(f"rank {rank}"):
-            return error
-        return replace(error, reason=f"rank {rank}: {error.reason}")
+                return replace(error, reason=why.reason, fix=_GO_ON, ranks=why.ranks)
+        if rank is not None:
+            return replace(error, reason=f"rank {rank}: {reason}", ranks=(rank,))
+        if isinstance(error, DeadlineExceeded):
+            lost = sorted(self._losses)
+            text = "; ".join(["no rank has sent", *(f"rank {each} is gone" for each in lost)])
+            return replace(error, reason=text, ranks=tuple(lost))
+        return error
+
+    def _where(self) -> dict[str, Any]:
+        # The error of a wait that has taken too long has it, too.
+        return {} if self._source is None else {"ranks": (self._source,)}
 
 
-class GroupProbe(GroupReceive):
+class GroupReceive(_Receive):
+    """Represents a receive of a Group. Native code makes most of these objects (native/bind/messages.cpp)."""
+
+    __slots__ = ()
+
+    def __init__(self, source: int | None, losses: dict[int, ZerohopError]) -> None:
+        super().__init__(source, losses)
+        self._message = Message  # the class of the value, which native code then makes
+
+
+class GroupProbe(_Receive):
     """Represents a receive that leaves a message that is longer than its memory; value: then an Arrival."""
 
     __slots__ = ("_found", "_room")
@@ -178,13 +205,26 @@ class GroupProbe(GroupReceive):
         self._found = found
         self._room = room
 
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            return self._outcome(timeout)
+        finally:
+            del self  # which has its error, whose traceback has this frame
+
     def _begin(self, core: Any, kind: str, path: Any, nbytes: int, native: Op, keep: object) -> None:
         self._found.find(native)
         super()._begin(core, kind, path, nbytes, native, keep)
 
     def _value_of(self, native: Op) -> Any:
         message = super()._value_of(native)
+        if native.value & _HAS_HEADER:
+            self._found.take_header()
         if message.nbytes > self._room:
             return Arrival(*message, self._found)
         self._found.received()
         return message
+
+    @property
+    def header(self) -> bytes:
+        """Return the header of the message that was received, once it was; empty if it has none."""
+        return self._found.header

@@ -9,11 +9,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Face, OperationGroup, send_to_mailbox
+from zerohop.core.face import Face, Finished, OperationGroup, send_to_mailbox
 from zerohop.errors import PeerLost, ZerohopError
 from zerohop.group.channel import Channel, Team, Use
 from zerohop.group.messages import MOST_TAG, Found, GroupProbe, GroupReceive
 from zerohop.group.notices import Notices
+from zerohop.group.of_rank import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,17 +48,20 @@ class Messaging(Face):
         # Not a method: objects that keep it would keep this one, whose destructor ends it.
         self._deadline_by = functools.partial(_deadline, self._core, self._timeout_s)
         self._team = team
-        self._messages = Channel(team, Use.MESSAGES, members.secret_of)
-        self._collectives = Channel(team, Use.COLLECTIVES, members.secret_of)
-        notices = Channel(team, Use.NOTICES, members.secret_of)
+        self._members = members
+        # Ranks that know that this one may wait for them.
+        self._greeted = {team.rank}
+        self._messages = self._channel(Use.MESSAGES)
+        self._collectives = self._channel(Use.COLLECTIVES)
+        notices = self._channel(Use.NOTICES)
         self._channels = [self._messages, self._collectives, notices]
         for channel in self._channels:
             channel.open(self._core)
         self._subgroups: defaultdict[tuple[int, ...], count[int]] = defaultdict(count)
         self.ranks = tuple(team.ranks)
-        self._members = members
         members.attach(tuple(self._channels))
-        self._notices = Notices(notices, members, functools.partial(_note_left, weakref.ref(self)))
+        left = functools.partial(_note_left, weakref.ref(self))
+        self._notices = Notices(notices, members, self._greeted, left)
         self._operations.note(self._defer("connect", 0, self._notices.listen))
 
     def _close_channels(self) -> None:
@@ -65,7 +69,10 @@ class Messaging(Face):
         channels = tuple(self._channels)
         self._members.detach(channels)
         for channel in channels:
-            channel.mailbox.close()
+            channel.close()
+
+    def _channel(self, use: Use, number: int = 0) -> Channel:
+        return Channel(self._core, self._team, use, self._members.secret_of, self._greeted, self._timeout_ns, number)
 
     def connect(self, rank: int, *, timeout: float | None = None) -> Operation[Connection]:
         """Connect to the Context of a rank; value: the Connection, of which there is one per rank.
@@ -114,9 +121,12 @@ class Messaging(Face):
             before it receives the message; DeadlineExceeded: it has not arrived, or not received; ProtocolError: the
             message is longer than the memory of the receive; others as of ``Connection.send``.
         """
+        operation = self._messages.post_send(source, rank, tag, timeout)
+        if operation is not None:
+            return operation if type(operation) is Finished else of_rank(operation, rank)
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
         tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
-        return self._send(self._messages, source, rank, tag, timeout)
+        return of_rank(self._send(self._messages, source, rank, tag, timeout), rank)
 
     def _send(
         self,
@@ -128,6 +138,7 @@ class Messaging(Face):
         *,
         nowait: bool = False,
         later: bool = False,
+        header: bytes | None = None,
     ) -> Operation[int]:
         """Do ``send`` for the messages of a channel.
 
@@ -140,11 +151,12 @@ class Messaging(Face):
         connection = members.ready(there)
         if connection is not None and not later:
             envelope = channel.envelope(rank, tag)
-            return send_to_mailbox(connection, view, envelope, self._timeout_of(timeout), nowait=nowait)
+            channel.reach(rank, connection, members.queued)
+            return send_to_mailbox(connection, view, envelope, self._timeout_of(timeout), nowait=nowait, header=header)
         deadline_ns = self._deadline(timeout)
         end = members.queue(there)
         work = functools.partial(
-            _named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end
+            _named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end, header
         )
         try:
             operation = self._defer("send", _with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
@@ -175,6 +187,9 @@ class Messaging(Face):
             being received; a receive from any rank ends so once for each rank that is lost. DeadlineExceeded;
             ProtocolError: the message is longer than ``into``; Closed: the Group is closed.
         """
+        operation = self._messages.post_recv(into, source, tag, timeout)
+        if operation is not None:
+            return operation
         if source is not None:
             source = check_int("source", as_int("source", source), 0, self.size - 1)
         if tag is not None:
@@ -213,7 +228,11 @@ class Messaging(Face):
         receive = GroupReceive(source, channel.losses) if operation is None else operation
         posted: Operation[Any] = channel.mailbox.receive(receive, into, source, tag, deadline_ns, finder)
         if source is not None:
-            wants_watch = self._members.wants_watch(self._team.ranks[source])
+            there = self._team.ranks[source]
+            connection = self._members.known(there)
+            if connection is not None:
+                channel.reach(source, connection, self._members.queued)
+            wants_watch = self._members.wants_watch(there)
             if wants_watch or self._notices.wants_greeting(source):
                 self._operations.note(self._defer("connect", 0, functools.partial(self._notices.greet, source)))
         return posted
@@ -222,7 +241,7 @@ class Messaging(Face):
         """End what waits for a rank that has left the group. On the control thread."""
         if number < self.size:
             there = self._team.ranks[number]
-            gone = PeerLost(f"rank {there}: it has left the group", operation="recv")
+            gone = PeerLost(f"rank {there}: it has left the group", operation="recv", ranks=(there,))
             for channel in tuple(self._channels):
                 channel.lose(there, gone)
 

@@ -7,10 +7,12 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerohop.errors import WouldBlock, ZerohopError
-from zerohop.group.active import Active, left_s, range_of
+from zerohop.group.active import header_of
 from zerohop.group.channel import Use
 from zerohop.group.completion import Completion, Ended
 from zerohop.group.messages import Message
+from zerohop.group.of_rank import of_rank
+from zerohop.group.one_sided import OneSided, left_s, range_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +57,7 @@ class Posted(NamedTuple):
         return self.state is State.RETRY
 
 
-class Posting(Active):
+class Posting(OneSided):
     """Posts operations without waiting, and has completion objects told of their ends.
 
     The calls take the arguments of ``send``, ``recv``, ``am``, ``put`` and ``get``, and these:
@@ -111,6 +113,7 @@ class Posting(Active):
         target: int,
         *,
         tag: int = 0,
+        header: bytes = b"",
         comp: Completion | None = None,
         context: Any = None,
         timeout: float | None = None,
@@ -118,7 +121,8 @@ class Posting(Active):
     ) -> Posted:
         """Post an active message."""
         rank, tag = self._checked(rank, tag)
-        post = functools.partial(self._send, self._target(Use.ACTIVE, target), source, rank, tag, timeout)
+        channel, made = self._target(Use.ACTIVE, target), header_of(header)
+        post = functools.partial(self._send, channel, source, rank, tag, timeout, header=made)
         return self._post(Ended("am", rank, tag, 0, source, context), post, comp, allow)
 
     def post_put(
@@ -227,6 +231,8 @@ class Posting(Active):
             if may_retry:
                 return Posted(State.RETRY, reason=error.reason)
             operation = post(later=True)
+        if about.kind != "recv":
+            operation = of_rank(operation, about.rank)
         if may_be_done and (operation.done() or not may_be_posted):
             value = operation.result()
             return Posted(State.DONE, _with_value(about, value), operation=operation)

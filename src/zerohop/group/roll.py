@@ -149,7 +149,7 @@ class Roll:
             fix = "see whether it was started, with the same store, and what it printed"
         else:
             said, fix = f"the store has not answered about rank {rank}", "allow more time with timeout="
-        return DeadlineExceeded(said, fix=fix, operation="connect")
+        return DeadlineExceeded(said, fix=fix, operation="connect", ranks=(rank,))
 
     def _look_soon(self, in_thread: Callable[[], InThread | None]) -> asyncio.Task[None]:
         """Return the look that is under way, or the next one, for all ranks that are wanted when it begins."""

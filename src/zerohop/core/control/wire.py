@@ -19,7 +19,7 @@ from zerohop.core.base.peer_text import printable, quoted
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
-VERSION: Final = 11
+VERSION: Final = 12
 MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10

@@ -11,7 +11,8 @@ from zerohop.config.checks import as_int, check_flag
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable
 from zerohop.core.memory.contents import Contents
-from zerohop.core.memory.layouts import BYTES
+from zerohop.core.memory.layouts import BYTES, ROWS
+from zerohop.core.memory.registration import Registration
 from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
 from zerohop.core.memory.rights import RIGHTS, rights_bits
 from zerohop.errors import CLOSED, MOVED, Closed, from_native
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from zerohop._native import BlockWatch
     from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.memory.memory_core import MemoryCore
-    from zerohop.core.memory.registration import Registration, RetainedBuffer
+    from zerohop.core.memory.registration import RetainedBuffer
     from zerohop.core.memory.rights import Rights
 
 _NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
@@ -363,4 +364,4 @@ class Memory(Closeable, _Range):
                 raise
 
 
-set_layout(_Range, RemoteBuffer)
+set_layout(_Range, RemoteBuffer, Memory, View, Registration, ROWS)

@@ -7,7 +7,7 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from zerohop._native import CompletionQueue, NativeError
+from zerohop._native import CompletionQueue, NativeError, Tally
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.errors import Closed, from_native
 
@@ -88,6 +88,10 @@ class Endings(Generic[K]):
             if found or late or _WAKE in tokens:
                 return found
             spin_ns = 0
+
+    def tally(self) -> Tally:
+        """Return a new counter of messages, which has a wait return when it has counted as many as were wanted."""
+        return Tally(self._queue, _WAKE)
 
     def wake(self) -> None:
         """Have a wait return now, with nothing if nothing has ended."""

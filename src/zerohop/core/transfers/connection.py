@@ -101,6 +101,7 @@ class Connection(Closeable, NotCopyable):
         *,
         nowait: bool,
         envelope: tuple[int, int, int] | None = None,
+        header: bytes | None = None,
     ) -> Operation[int]:
         core, link = self._core, self._link
         view = view_of(core, source)
@@ -110,7 +111,7 @@ class Connection(Closeable, NotCopyable):
 
         def post(nowait: bool) -> int | Op:
             return core.engine.post_send(
-                link.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait, envelope
+                link.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait, envelope, header
             )
 
         return post_message(core, link, "send", view, deadline, post, NBYTES, nowait=nowait, room=SENT)
@@ -225,13 +226,16 @@ def send_to_mailbox(
     timeout: float | None,
     *,
     nowait: bool = False,
+    header: bytes | None = None,
 ) -> Operation[int]:
     """Send a message to a mailbox of the peer; ``envelope``: its number, the sender's number, and the tag.
+
+    ``header``: up to 256 bytes that a receive with a finder's number learns beside the tag.
 
     Done means that the source may be reused: a message of up to 8 KiB of host memory may still wait at the peer.
     Errors as of ``Connection.send``, and with ``nowait`` as of ``Connection.send_nowait``.
     """
-    return connection._send(source, timeout, nowait=nowait, envelope=envelope)
+    return connection._send(source, timeout, nowait=nowait, envelope=envelope, header=header)
 
 
 class Received(NamedTuple):

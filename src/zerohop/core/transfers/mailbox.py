@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from zerohop._native import NativeError, Reason, Status
+from zerohop._native import NativeError, Reason, Status, begin_messages, reach
 from zerohop.core.memory.access import offset_of, region_of
+from zerohop.core.memory.register import known
+from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.native_operation import InFlight, begun
-from zerohop.core.runtime.operation import Failed
+from zerohop.core.runtime.operation import Failed, Finished
 from zerohop.core.transfers.connection import room_for_message
+from zerohop.core.transfers.message_lane import SENT
 from zerohop.errors import from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop._native import Op, Region
+    from zerohop._native import Op, Region, TaggedMessages, Tally
     from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.peers.peer_link import PeerLink
     from zerohop.core.runtime.operation import Operation
+    from zerohop.core.transfers.connection import Connection
 
 T = TypeVar("T")
+# A dictionary and a key, whose value is true as long as earlier messages wait for something.
+Gate: TypeAlias = "tuple[dict[Any, Any], Any]"
 _ANY = -1
 
 
@@ -54,7 +60,7 @@ class Mailbox:
         Args:
             operation: a new object, which represents the receive. The native value of one that ends well is the
                 sender's number, shifted by 32 bits to the left, and the tag; that of one that ends with the loss of a
-                sender has its number likewise.
+                sender has its number likewise. Bit 63 is set if ``header`` has something for a finder.
             into: a Memory, a View, or any object that ``Context.register`` takes, with room for the message; None if a
                 message is only to be found.
             source: the number of the sender; None: any.
@@ -87,6 +93,10 @@ class Mailbox:
             return engine.post_claim(self.number, finder, region, offset, nbytes, deadline_ns)
 
         return self._post(operation, into, post)
+
+    def header(self, finder: int) -> bytes:
+        """Return, once, the header of the message that a receive took or found; empty if there is none."""
+        return b"" if self._core.gone else self._core.engine.take_header(self.number, finder)
 
     def release(self, finder: int) -> None:
         """Let others receive the message that was found by a number. Does nothing if there is none."""
@@ -127,7 +137,54 @@ class Mailbox:
         """
         return self._core.engine.forget_member(self.number, link.native_id, more)
 
+    def count_into(self, tally: Tally) -> None:
+        """Have short messages of senders that are known counted as they arrive, and thrown away.
+
+        Longer ones, and the first of each sender, are for receives.
+        """
+        self._core.engine.count_messages(self.number, tally)
+
     def close(self) -> None:
         """End all receives with Closed. Those who send are told that nobody receives their messages."""
         if not self._core.gone:
             self._core.engine.close_mailbox(self.number, Status.CLOSED, Reason.OWNER_CLOSED)
+
+
+def post_messages_natively(
+    core: Core,
+    messages: TaggedMessages,
+    receive: type[InFlight[Any]],
+    message: type[tuple[int, int, int]],
+    losses: dict[int, Any],
+    greeted: set[int],
+    mailbox: int,
+    rank: int,
+    timeout_ns: int,
+) -> None:
+    """Have the native methods of an object send as a rank, and receive from a mailbox.
+
+    Args:
+        core: the core of the Context.
+        messages: the object.
+        receive: the class of receives, with the slots ``_source`` and ``_losses``.
+        message: the class of their values: source, tag, length.
+        losses: goes into ``_losses``.
+        greeted: the ranks from which the native methods may receive by number.
+        mailbox: its number.
+        rank: the sender's number.
+        timeout_ns: of a send whose caller names none; 0: no limit.
+    """
+    core.posters[id(messages)] = messages
+    classes = InFlight, Finished, receive, message
+    begin_messages(messages, core.engine, core, *classes, losses, greeted, known, mailbox, rank, timeout_ns)
+
+
+def reach_natively(messages: TaggedMessages, rank: int, connection: Connection, mailbox: int, gate: Gate) -> None:
+    """Let the native methods send to a mailbox of a rank, over the lane that a Connection has now.
+
+    They post nothing while the gate's value is true.
+    """
+    link = connection._link
+    lane = link.message_lane
+    if lane is not None:
+        reach(messages, rank, lane.endpoint, mailbox, link.path(HOST), [gate, (link.late, SENT)])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from zerohop._native import Reason, Status
 from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, from_native
+from zerohop.group.collectives.ended import Ended, has_succeeded, outcome_of
 from zerohop.group.collectives.steps import Settled, Turn, until
 from zerohop.group.collectives.tags import Failure, difference, failure_tag, parsed
 from zerohop.group.messages import Message
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop.core.face import Memory, Operation, View
+    from zerohop.group.collectives.attendance import Missing
     from zerohop.group.collectives.scratch import Scratch
     from zerohop.group.collectives.tags import Tag
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     Send = Callable[[Memory | View, int, int, float], tuple[Operation[Any], str]]
     # Posts a receive: the memory, the rank, the seconds left or None.
     Receive = Callable[[Memory | View, int, float | None], Operation[Any]]
+    # Finds out which ranks have not called a collective: its number and its kind.
+    Ask = Callable[[int, str], Operation[Missing]]
 
 # Seconds in which the other ranks must take the message that says that this one has failed.
 _TELL_S: Final = 0.2
@@ -50,22 +54,6 @@ class Transfer(NamedTuple):
     nbytes: int
     # The words for the rank if the time runs out; empty: the error has them.
     if_late: str
-
-
-class Ended(Exception):
-    """Ends the steps of a collective.
-
-    Attributes:
-        error: what the caller gets.
-        failure: why, as other ranks are told.
-        rank: the rank at which it lies, as other ranks are told.
-    """
-
-    def __init__(self, error: ZerohopError, failure: Failure, rank: int) -> None:
-        super().__init__(error, failure, rank)
-        self.error = error
-        self.failure = failure
-        self.rank = rank
 
 
 class Call:
@@ -93,6 +81,7 @@ class Call:
         deadline_ns: int,
         send: Send,
         receive: Receive,
+        ask: Ask,
         short: View,
         scratch: Scratch,
     ) -> None:
@@ -110,6 +99,7 @@ class Call:
         self._deadline_ns = deadline_ns
         self._send = send
         self._receive = receive
+        self._ask = ask
         # Messages for which there was no room.
         self._held_up: list[Transfer] = []
         self._short = short
@@ -179,15 +169,20 @@ class Call:
                     raise self._ended_by_tag(rank, message.tag)
                 if message.nbytes != nbytes:
                     text = f"rank {rank}: it has sent {message.nbytes} bytes in place of {nbytes}"
-                    raise Ended(ProtocolError(text, fix=_SAME), Failure.DIFFERS, rank)
+                    raise Ended(ProtocolError(text, fix=_SAME, ranks=(rank,)), Failure.DIFFERS, rank)
 
     async def give_turn(self) -> None:
         """Let other work of the control thread run."""
         await until(Turn())
 
-    async def give_up(self, failure: Failure, rank: int) -> None:
-        """End all messages, and tell the ranks that wait for this one why, and at which rank it lies."""
+    async def give_up(self, failure: Failure, rank: int) -> Missing | None:
+        """End all messages, and tell the ranks that wait for this one why, and at which rank it lies.
+
+        Returns:
+            the ranks that are missing, if time is what has run out.
+        """
         self.cancel()
+        asking = self.ask() if failure == Failure.LATE else None
         gone = {self.rank, rank} if failure == Failure.LOST else {self.rank}
         tag = failure_tag(self.number, failure, rank)
         told = []
@@ -199,26 +194,39 @@ class Call:
         for operation in told:
             if not operation.done():
                 await until(operation)
-            _outcome_of(operation)
+            outcome_of(operation)
         await until(Settled(self.in_flight))
+        if asking is None:
+            return None
+        if not asking.done():
+            await until(asking)
+        missing = outcome_of(asking)
+        return None if isinstance(missing, BaseException) else cast("Missing", missing)
+
+    def ask(self) -> Operation[Missing] | None:
+        """Begin to find out which ranks have not called this collective; None if the Group is closed."""
+        try:
+            return self._ask(self.number, self.kind)
+        except ZerohopError:
+            return None
 
     def cancel(self) -> None:
         """End all messages."""
         for operation in self.in_flight:
             if not operation.cancel():
-                _outcome_of(operation)
+                outcome_of(operation)
 
     async def _ended(self, error: ZerohopError, transfer: Transfer) -> Ended:
         """Return what ends the steps because a message has failed: its error, or why its rank has given up."""
         rank = transfer.rank
-        if not error.reason.startswith("rank "):
-            error = replace(error, reason=f"rank {rank}: {error.reason}")
+        if not error.ranks:
+            error = replace(error, reason=f"rank {rank}: {error.reason}", ranks=(rank,))
         if isinstance(error, ProtocolError):
             text = f"rank {rank}: the message is longer than {'it' if transfer.nbytes < 0 else 'this rank'} expects"
             return Ended(replace(error, reason=text, fix=_SAME), Failure.DIFFERS, rank)
         if isinstance(error, DeadlineExceeded):
             # A rank that lacks a message of this one may wait for that.
-            held_up = any(each.rank == rank and not _has_succeeded(each.operation) for each in self._held_up)
+            held_up = any(each.rank == rank and not has_succeeded(each.operation) for each in self._held_up)
             if_late = NO_ROOM if held_up else transfer.if_late
             if if_late:
                 error = replace(error, reason=f"rank {rank} {if_late}")
@@ -236,7 +244,7 @@ class Call:
             operation = posted.popleft() if posted else self._receive(self._short, rank, left_s)
             if not operation.done():
                 await until(operation)
-            outcome = _outcome_of(operation)
+            outcome = outcome_of(operation)
             if isinstance(outcome, Message) and outcome.source == rank and parsed(outcome.tag).failure is not None:
                 return self._ended_by_tag(rank, outcome.tag)
             if left_s == 0:
@@ -248,7 +256,8 @@ class Call:
         there = parsed(bits)
         failed = there.failure
         if failed is None:
-            error: ZerohopError = ProtocolError(f"rank {rank}: {difference(self._tag, there)}", fix=_SAME)
+            text = f"rank {rank}: {difference(self._tag, there)}"
+            error: ZerohopError = ProtocolError(text, fix=_SAME, ranks=(rank,))
             return Ended(error, Failure.DIFFERS, rank)
         failure, named = failed
         says = "" if named == rank else f", says rank {rank}"
@@ -262,22 +271,9 @@ class Call:
             error = ProtocolError(f"rank {named}: its call differs from that of another rank{says}", fix=_SAME)
         else:
             error = PeerLost(f"rank {named}: it has given up the collective{says}")
+        error.ranks = (named,)
         return Ended(error, failure, named)
 
 
 # Stands for all messages of a collective that was abandoned. Nothing waits for it.
 _NO_TRANSFER: Final = Transfer(cast("Any", None), -1, -1, "")
-
-
-def _outcome_of(operation: Operation[Any]) -> object:
-    """Return the value or the error of an operation that has ended; its error then counts as seen."""
-    from concurrent.futures import CancelledError
-
-    try:
-        return operation.result(0)
-    except (CancelledError, ZerohopError) as error:
-        return error
-
-
-def _has_succeeded(operation: Operation[Any]) -> bool:
-    return operation.done() and not isinstance(_outcome_of(operation), BaseException)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.errors import ProtocolError
-from zerohop.group.collectives import pairs, rings
-from zerohop.group.collectives.call import Ended
+from zerohop.group.collectives import pairs
+from zerohop.group.collectives.exchanging import exchange
+from zerohop.group.collectives.explaining import Explaining
 from zerohop.group.collectives.ordered import Weakly
-from zerohop.group.collectives.reducing import Reducing
-from zerohop.group.collectives.tags import Failure, tag_of
+from zerohop.group.collectives.tags import tag_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,10 +23,9 @@ if TYPE_CHECKING:
 # The message of split: whether there is a color, the color and the key.
 _CHOICE: Final = struct.Struct("<?qq")
 _MOST: Final = (1 << 63) - 1
-_INT_BYTES: Final = 8
 
 
-class Collectives(Reducing):
+class Collectives(Explaining):
     """Does what all ranks of a group do together.
 
     All ranks call the same methods in the same order, with arguments that agree; what is called first begins first. If
@@ -75,7 +72,7 @@ class Collectives(Reducing):
         mine = bytes(given)
 
         async def work(call: Call) -> list[bytes]:
-            return await _exchange(call, mine)
+            return await exchange(call, mine)
 
         return self._begin_collective("exchange", tag_of("exchange"), timeout, work, nbytes=len(mine))
 
@@ -96,7 +93,7 @@ class Collectives(Reducing):
         subgroup_of = Weakly(self._subgroup_of)
 
         async def work(call: Call) -> Any:
-            choices = [_CHOICE.unpack(each) for each in await _exchange(call, mine)]
+            choices = [_CHOICE.unpack(each) for each in await exchange(call, mine)]
             if color is None:
                 return None
             ranks = [rank for rank, (there, other, _) in enumerate(choices) if there and other == chosen]
@@ -105,22 +102,3 @@ class Collectives(Reducing):
             return subgroup_of(members, f"split {call.number} color {chosen}", None)
 
         return self._begin_collective("split", tag_of("split"), timeout, work)
-
-
-async def _exchange(call: Call, mine: bytes) -> list[bytes]:
-    if call.size == 1:
-        return [mine]
-    numbers, lengths_view = call.scratch.take(call.size * _INT_BYTES)
-    lengths = numbers.view(np.int64)
-    lengths[call.rank] = len(mine)
-    await pairs.allgather(call, lengths_view[call.rank * _INT_BYTES :][:_INT_BYTES], lengths_view)
-    if lengths.min() < 0:
-        rank = int(lengths.argmin())
-        raise Ended(ProtocolError(f"rank {rank}: it has sent a negative length"), Failure.DIFFERS, rank)
-    bounds = [0, *itertools.accumulate(map(int, lengths))]
-    if bounds[-1] == 0:
-        return [b""] * call.size
-    found, room = call.scratch.take(bounds[-1])
-    found[bounds[call.rank] : bounds[call.rank + 1]] = np.frombuffer(mine, np.uint8)
-    await rings.allgather(call, room, bounds)
-    return [found[start:stop].tobytes() for start, stop in itertools.pairwise(bounds)]

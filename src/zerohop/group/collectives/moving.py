@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.group.collectives import local, pairs, rings, trees
+from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
+from zerohop.group.collectives.delegating import Delegating
 from zerohop.group.collectives.operands import check_order, check_overlap, check_writable, is_tensor, synchronize
-from zerohop.group.collectives.ordered import Ordered
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.tags import tag_of
 
@@ -20,45 +20,53 @@ T = TypeVar("T")
 _OWN_PART = ", or exactly this rank's part"
 
 
-class Moving(Ordered):
+class Moving(Delegating):
     """Passes the bytes of arrays between all ranks."""
 
-    def broadcast(self, x: T, root: int = 0, *, timeout: float | None = None) -> Operation[T]:
+    def broadcast(self, x: T, root: int = 0, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
         """Copy an array of the root into that of each rank; value: ``x``.
 
         Args:
             x: what ``Context.register`` takes, of the host or a device, of as many bytes in all ranks.
             root: the rank whose array it is.
+            backend: ``"nccl"`` hands CUDA tensors to NCCL, through torch; the same in all ranks.
             timeout: seconds; None: the Group's.
 
         Raises:
+            Unsupported: this torch has no NCCL.
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
         root = self._root(root)
+        nccl = self._by_nccl(backend, x=x)
         view = self._bytes("x", x, written=self.rank != root)
         algorithm = algorithm_of("broadcast", view.nbytes, self.size)
 
         async def work(call: Call) -> T:
-            if algorithm == "tree":
+            if nccl is not None:
+                await nccl.run(call, view.nbytes, lambda: nccl_requests.broadcast(x, root))
+            elif algorithm == "tree":
                 await trees.broadcast(call, view, root)
             elif algorithm != "copy":
                 await trees.broadcast_in_parts(call, view, root)
             return x
 
-        tag = tag_of("broadcast", root=root, nbytes=view.nbytes)
-        return self._begin_collective("broadcast", tag, timeout, work, nbytes=view.nbytes, keep=(x, view))
+        tag = tag_of("broadcast", root=root, nbytes=view.nbytes, backend=backend)
+        keep = x, view
+        return self._begin_collective("broadcast", tag, timeout, work, nbytes=view.nbytes, keep=keep, path=nccl)
 
-    def allgather(self, x: Local, out: T, *, timeout: float | None = None) -> Operation[T]:
+    def allgather(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
         """Copy the arrays of all ranks into ``out``, in the order of ranks, in all ranks; value: ``out``.
 
         Args:
             x: as for ``broadcast``. It may be this rank's part of ``out``, but share no other memory with it.
             out: as many times larger as there are ranks.
+            backend: as for ``broadcast``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
+        nccl = self._by_nccl(backend, x=x, out=out)
         source, target = self._bytes("x", x), self._bytes("out", out, written=True)
         each = source.nbytes
         self._check_parts("out", target, "x", each)
@@ -67,6 +75,9 @@ class Moving(Ordered):
         rank, size = self.rank, self.size
 
         async def work(call: Call) -> T:
+            if nccl is not None:
+                await nccl.run(call, each, lambda: nccl_requests.allgather(x, out))
+                return out
             if algorithm == "bruck":
                 await pairs.allgather(call, source, target)
                 return out
@@ -75,12 +86,18 @@ class Moving(Ordered):
                 await rings.allgather(call, target, [each * block for block in range(size + 1)])
             return out
 
-        tag = tag_of("allgather", nbytes=each)
+        tag = tag_of("allgather", nbytes=each, backend=backend)
         keep = x, source, out, target
-        return self._begin_collective("allgather", tag, timeout, work, nbytes=target.nbytes, keep=keep)
+        return self._begin_collective("allgather", tag, timeout, work, nbytes=target.nbytes, keep=keep, path=nccl)
 
     def gather(
-        self, x: Local, out: T | None = None, root: int = 0, *, timeout: float | None = None
+        self,
+        x: Local,
+        out: T | None = None,
+        root: int = 0,
+        *,
+        backend: str = "zerohop",
+        timeout: float | None = None,
     ) -> Operation[T | None]:
         """Copy the arrays of all ranks into ``out`` of the root, in the order of ranks; value: that, or None elsewhere.
 
@@ -88,12 +105,14 @@ class Moving(Ordered):
             x: as for ``broadcast``. At the root it may be its part of ``out``, but share no other memory with it.
             out: as many times larger as there are ranks; only the root's is used.
             root: the rank that gets all.
+            backend: as for ``broadcast``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
         root, rank = self._root(root), self.rank
+        nccl = self._by_nccl(backend, x=x, out=out if rank == root else None)
         source = self._bytes("x", x)
         each = source.nbytes
         target = None
@@ -106,6 +125,10 @@ class Moving(Ordered):
         algorithm = algorithm_of("gather", each, self.size)
 
         async def work(call: Call) -> T | None:
+            if nccl is not None:
+                into = out if rank == root else None
+                await nccl.run(call, each, lambda: nccl_requests.gather(x, into, root, call.size))
+                return into
             if algorithm == "tree":
                 await trees.gather(call, source, target, root)
                 return out if rank == root else None
@@ -115,22 +138,27 @@ class Moving(Ordered):
                 await trees.gather_directly(call, source, target, root)
             return out if rank == root else None
 
-        tag = tag_of("gather", root=root, nbytes=each)
-        return self._begin_collective("gather", tag, timeout, work, nbytes=each, keep=(x, source, out, target))
+        tag = tag_of("gather", root=root, nbytes=each, backend=backend)
+        keep = x, source, out, target
+        return self._begin_collective("gather", tag, timeout, work, nbytes=each, keep=keep, path=nccl)
 
-    def scatter(self, x: Local | None, out: T, root: int = 0, *, timeout: float | None = None) -> Operation[T]:
+    def scatter(
+        self, x: Local | None, out: T, root: int = 0, *, backend: str = "zerohop", timeout: float | None = None
+    ) -> Operation[T]:
         """Copy the parts of an array of the root into ``out`` of the ranks, in their order; value: ``out``.
 
         Args:
             x: as many times larger than ``out`` as there are ranks; only the root's is used, and others pass None.
             out: as ``x`` of ``broadcast``. At the root it may be its part of ``x``, but share no other memory with it.
             root: the rank that has all.
+            backend: as for ``broadcast``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
         root, rank = self._root(root), self.rank
+        nccl = self._by_nccl(backend, out=out, x=x if rank == root else None)
         target = self._bytes("out", out, written=True)
         each = target.nbytes
         source = None
@@ -143,6 +171,10 @@ class Moving(Ordered):
         algorithm = algorithm_of("scatter", each, self.size)
 
         async def work(call: Call) -> T:
+            if nccl is not None:
+                parts = x if rank == root else None
+                await nccl.run(call, each, lambda: nccl_requests.scatter(parts, out, root, call.size))
+                return out
             if algorithm == "tree":
                 await trees.scatter(call, source, target, root)
                 return out
@@ -152,20 +184,23 @@ class Moving(Ordered):
                 await trees.scatter_directly(call, source, target, root)
             return out
 
-        tag = tag_of("scatter", root=root, nbytes=each)
-        return self._begin_collective("scatter", tag, timeout, work, nbytes=each, keep=(x, source, out, target))
+        tag = tag_of("scatter", root=root, nbytes=each, backend=backend)
+        keep = x, source, out, target
+        return self._begin_collective("scatter", tag, timeout, work, nbytes=each, keep=keep, path=nccl)
 
-    def alltoall(self, x: Local, out: T, *, timeout: float | None = None) -> Operation[T]:
+    def alltoall(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
         """Copy part i of ``x`` of rank j into part j of ``out`` of rank i, for all ranks; value: ``out``.
 
         Args:
             x: as for ``broadcast``, with a part for each rank.
             out: as long as ``x``, with which it shares no memory.
+            backend: as for ``broadcast``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
+        nccl = self._by_nccl(backend, x=x, out=out)
         source, target = self._bytes("x", x), self._bytes("out", out, written=True)
         each, rest = divmod(source.nbytes, self.size)
         if rest:
@@ -175,14 +210,17 @@ class Moving(Ordered):
         rank = self.rank
 
         async def work(call: Call) -> T:
+            if nccl is not None:
+                await nccl.run(call, each, lambda: nccl_requests.alltoall(x, out))
+                return out
             mine = slice(rank * each, (rank + 1) * each)
             await local.copy(call, target[mine], source[mine])
             await pairs.alltoall(call, source, target)
             return out
 
-        tag = tag_of("alltoall", nbytes=each)
+        tag = tag_of("alltoall", nbytes=each, backend=backend)
         keep = x, source, out, target
-        return self._begin_collective("alltoall", tag, timeout, work, nbytes=source.nbytes, keep=keep)
+        return self._begin_collective("alltoall", tag, timeout, work, nbytes=source.nbytes, keep=keep, path=nccl)
 
     def _root(self, root: int) -> int:
         return check_int("root", as_int("root", root), 0, self.size - 1)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from zerohop.errors import Closed, WouldBlock, ZerohopError
-from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call, Ended
+from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call
+from zerohop.group.collectives.ended import Ended
 from zerohop.group.collectives.plan import SHORT
 from zerohop.group.collectives.scratch import Scratch
 from zerohop.group.collectives.steps import Steps
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from zerohop.core.face import Operation, View
     from zerohop.group.channel import Team
+    from zerohop.group.collectives.attendance import Missing
     from zerohop.group.collectives.tags import Tag
     from zerohop.group.members import Members
 
@@ -34,6 +36,7 @@ P = ParamSpec("P")
 _GRACE_NS: Final = 2 * 10**9
 # Longest array for which a call waits for a short time itself. Longer ones take so long that a wake-up does not count.
 _AT_CALL: Final = 1 << 20
+_SEE: Final = "see what these ranks do, or allow more time with timeout="
 
 
 class Weakly(Generic[P, T]):
@@ -58,7 +61,11 @@ class Ordered(Messaging):
     def _open(self, members: Members, team: Team) -> None:
         super()._open(members, team)
         self._turns = Turns()
-        self._posts = Weakly(self._post_send), Weakly(self._post_receive)
+        # It needs asyncio, which comes with the first Context.
+        from zerohop.group.collectives.attendance import Attendance
+
+        self._attendance = Attendance(self._notices, self._turns, self.rank, self.size)
+        self._posts = Weakly(self._post_send), Weakly(self._post_receive), Weakly(self._ask)
         self._refuse = Weakly(self._refuse_collectives)
         self._scratch = Scratch(Weakly(self._view))
         # Memory for a short message, once there is some.
@@ -73,6 +80,7 @@ class Ordered(Messaging):
         *,
         nbytes: int = 0,
         keep: object = None,
+        path: Any = None,
     ) -> Operation[T]:
         """Return the Operation of a collective, whose steps are a coroutine; call this once the arguments are checked.
 
@@ -112,6 +120,7 @@ class Ordered(Messaging):
                 functools.partial(_go_on, turns, call, steps),
                 nbytes=nbytes,
                 keep=keep,
+                path=path,
                 at_end=functools.partial(_end, self._core, turns, call, steps),
             )
             made_of: Any = getattr(operation, "made_of", None)
@@ -135,6 +144,9 @@ class Ordered(Messaging):
             raise
 
     def _post_send(self, view: Any, rank: int, tag: int, left_s: float) -> tuple[Operation[Any], str]:
+        quick = self._collectives.post_send(view, rank, tag, left_s)
+        if quick is not None:
+            return quick, NOT_RECEIVED
         there = self._team.ranks[rank]
         if_late = NOT_RECEIVED
         if self._members.ready(there) is None:
@@ -150,7 +162,13 @@ class Ordered(Messaging):
         self._collectives.mailbox.close()
 
     def _post_receive(self, view: Any, rank: int, left_s: float | None) -> Operation[Any]:
-        return self._receive(self._collectives, view, rank, None, left_s)
+        quick = self._collectives.post_recv(view, rank, None, left_s)
+        return self._receive(self._collectives, view, rank, None, left_s) if quick is None else quick
+
+    def _ask(self, number: int, kind: str) -> Operation[Missing]:
+        operation = self._defer("ask", 0, functools.partial(self._attendance.missing, number, kind))
+        self._operations.note(operation)
+        return operation
 
 
 class _Rest:
@@ -195,8 +213,11 @@ async def _guarded(
                 call.cancel()
                 _quietly(refuse)
                 raise
-            await call.give_up(failure, rank)
+            missing = await call.give_up(failure, rank)
             _quietly(refuse)
+            if missing is not None and missing.ranks and isinstance(shown, ZerohopError):
+                shown.reason, shown.fix, shown.ranks = missing.text, _SEE, missing.ranks
+                turns.fail(call.number, shown, again=True)
             raise shown from None
     finally:
         call.scratch.free()
@@ -213,6 +234,11 @@ async def _go_on(turns: Turns, call: Call, steps: Steps[T]) -> T:
         await turns.wait_for(call.number, call.left_s)
     except ZerohopError as error:
         turns.fail(call.number, error)
+        asking = call.ask()
+        if asking is not None:
+            missing = await asking
+            if missing.ranks:
+                error.reason, error.ranks = f"{error.reason}: {missing.text}", missing.ranks
         raise
     return await steps.go_on()
 

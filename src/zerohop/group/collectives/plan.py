@@ -65,6 +65,16 @@ def algorithm_of(kind: str, nbytes: int, size: int) -> str:
     return others.get(kind, "ring")
 
 
+def pieces_in(kind: str, nbytes: int, size: int) -> int:
+    """Return into how many pieces each block of a collective is cut, with the ``nbytes`` of ``algorithm_of``."""
+    algorithm = algorithm_of(kind, nbytes, size)
+    if kind == "reduce" and algorithm == "tree":
+        return pieces_of(nbytes)
+    if kind in ("broadcast", "allreduce") and "ring" in algorithm:
+        return pieces_of(-(-nbytes // size), size - 1)
+    return pieces_of(nbytes, size - 1) if kind in ("reduce_scatter", "allgather") and algorithm == "ring" else 1
+
+
 def pieces_of(nbytes: int, steps: int = 1) -> int:
     """Return into how many pieces a block of this length is cut, which makes so many steps; at least 1."""
     most = max(_FEWEST_AT_MOST, _MOST_PIECES // steps)

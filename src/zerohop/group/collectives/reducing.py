@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zerohop.group.collectives import local, pairs, rings, trees
+from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
 from zerohop.group.collectives.moving import Moving
+from zerohop.group.collectives.nccl_library import check_type
 from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.tags import OPERATORS, tag_of
@@ -27,7 +28,14 @@ class Reducing(Moving):
     """
 
     def reduce(
-        self, x: Any, root: int = 0, op: str = "sum", *, out: Any = None, timeout: float | None = None
+        self,
+        x: Any,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        backend: str = "zerohop",
+        timeout: float | None = None,
     ) -> Operation[Any]:
         """Reduce the arrays of all ranks into one at the root; value: that, or None elsewhere.
 
@@ -37,29 +45,38 @@ class Reducing(Moving):
             op: ``"sum"``, ``"prod"``, ``"min"`` or ``"max"``, as NumPy has them: sums of bool are or, products and.
             out: where the result goes, which is ``x`` or shares no memory with it; only the root's is used. None: ``x``
                 of the root. That of other ranks stays as it is.
+            backend: as for ``broadcast``. With ``"nccl"`` the bits of sums, and NaN in min and max, are NCCL's.
             timeout: seconds; None: the Group's.
 
         Raises:
+            Unsupported: this torch has no NCCL.
             TypeError: the elements have no such operator, such as the smallest of complex numbers.
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
         root = self._root(root)
         at_root = self.rank == root
-        source, target = self._operands(x, out if at_root else None, op, written=at_root)
+        nccl = self._by_nccl(backend, x=x, out=out if at_root else None)
+        source, target = self._operands(x, out if at_root else None, op, written=at_root, nccl=nccl is not None)
         result = x if out is None else out
         nbytes = source.view.nbytes
 
         async def work(call: Call) -> Any:
-            if call.size == 1:
+            if nccl is not None:
+                into = result if at_root else x
+                await nccl.run(call, nbytes, lambda: nccl_requests.reduce(x, into, root, op))
+            elif call.size == 1:
                 await local.copy_numbers(call, target, source)
             else:
                 await trees.reduce(call, op, source, target if at_root else None, root)
             return result if at_root else None
 
-        tag = tag_of("reduce", op, source.dtype, root, nbytes)
-        return self._begin_collective("reduce", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+        tag = tag_of("reduce", op, source.dtype, root, nbytes, backend)
+        keep = source, target
+        return self._begin_collective("reduce", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
 
-    def allreduce(self, x: T, op: str = "sum", *, out: Any = None, timeout: float | None = None) -> Operation[T]:
+    def allreduce(
+        self, x: T, op: str = "sum", *, out: Any = None, backend: str = "zerohop", timeout: float | None = None
+    ) -> Operation[T]:
         """Reduce the arrays of all ranks, and give all the result; value: the array that has it.
 
         Args:
@@ -67,18 +84,22 @@ class Reducing(Moving):
             op: as for ``reduce``.
             out: where the result goes, of the type of ``x`` and as long. It is ``x``, or shares no memory with it.
                 None: ``x``.
+            backend: as for ``reduce``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
-        source, target = self._operands(x, out, op, written=True)
+        nccl = self._by_nccl(backend, x=x, out=out)
+        source, target = self._operands(x, out, op, written=True, nccl=nccl is not None)
         nbytes = source.view.nbytes
         algorithm = algorithm_of("allreduce", nbytes, self.size)
         result: Any = x if out is None else out
 
         async def work(call: Call) -> T:
-            if algorithm == "doubling":
+            if nccl is not None:
+                await nccl.run(call, nbytes, lambda: nccl_requests.allreduce(x, result, op))
+            elif algorithm == "doubling":
                 await pairs.allreduce(call, op, source, target)
             elif algorithm == "ring":
                 await rings.allreduce(call, op, source, target)
@@ -86,10 +107,13 @@ class Reducing(Moving):
                 await local.copy_numbers(call, target, source)
             return result  # type: ignore[no-any-return]  # out is of the type of x
 
-        tag = tag_of("allreduce", op, source.dtype, nbytes=nbytes)
-        return self._begin_collective("allreduce", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+        tag = tag_of("allreduce", op, source.dtype, nbytes=nbytes, backend=backend)
+        keep = source, target
+        return self._begin_collective("allreduce", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
 
-    def reduce_scatter(self, x: Any, out: T, op: str = "sum", *, timeout: float | None = None) -> Operation[T]:
+    def reduce_scatter(
+        self, x: Any, out: T, op: str = "sum", *, backend: str = "zerohop", timeout: float | None = None
+    ) -> Operation[T]:
         """Reduce the arrays of all ranks, and give each rank its part of the result; value: ``out``.
 
         Args:
@@ -97,33 +121,40 @@ class Reducing(Moving):
             out: of the type of ``x``, with a part of its elements. It may be this rank's part of ``x``, but share no
                 other memory with it.
             op: as for ``reduce``.
+            backend: as for ``reduce``.
             timeout: seconds; None: the Group's.
 
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
         """
-        _check_operator(op)
+        nccl = self._by_nccl(backend, x=x, out=out)
+        check_operator(op)
         self._check()
         source, target = (numbers_of(name, each, op, self._view) for name, each in (("x", x), ("out", out)))
+        _check_type(source, nccl=nccl is not None)
         self._check_target(source, target, out, self.size)
         nbytes = target.view.nbytes
         check_overlap(source.view, target.view, self.rank * nbytes, ", or exactly this rank's part")
 
         async def work(call: Call) -> T:
-            if call.size == 1:
+            if nccl is not None:
+                await nccl.run(call, nbytes, lambda: nccl_requests.reduce_scatter(x, out, op))
+            elif call.size == 1:
                 await local.copy_numbers(call, target, source)
             else:
                 await rings.reduce_scatter(call, op, source, target)
             return out
 
-        tag = tag_of("reduce_scatter", op, source.dtype, nbytes=nbytes)
-        return self._begin_collective("reduce_scatter", tag, timeout, work, nbytes=nbytes, keep=(source, target))
+        tag = tag_of("reduce_scatter", op, source.dtype, nbytes=nbytes, backend=backend)
+        keep = source, target
+        return self._begin_collective("reduce_scatter", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
 
-    def _operands(self, x: Any, out: Any, op: str, *, written: bool) -> tuple[Numbers, Numbers]:
+    def _operands(self, x: Any, out: Any, op: str, *, written: bool, nccl: bool) -> tuple[Numbers, Numbers]:
         """Return the elements of the argument, and those where the result goes."""
-        _check_operator(op)
+        check_operator(op)
         self._check()
         source = numbers_of("x", x, op, self._view)
+        _check_type(source, nccl=nccl)
         if out is None or out is x:
             if written:
                 check_writable("x", x, source.view, ". Fix: pass out=")
@@ -145,6 +176,12 @@ class Reducing(Moving):
         check_writable("out", out, target.view)
 
 
-def _check_operator(op: str) -> None:
+def _check_type(source: Numbers, *, nccl: bool) -> None:
+    if nccl:
+        check_type("x", source.dtype)
+
+
+def check_operator(op: str) -> None:
+    """Raise ValueError if there is no such operator."""
     if op not in OPERATORS:
         raise ValueError(f'op is "sum", "prod", "min" or "max", not {shown(str(op))}')

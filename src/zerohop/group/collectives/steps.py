@@ -24,7 +24,7 @@ _WAIT_S: Final = 300e-6
 _STAY_S: Final = 1e-3
 # Seconds between looks whether bytes still move, and for which they are awaited after a failure.
 _LOOK_S: Final = 1e-3
-_SETTLE_S: Final = 1.0
+_SETTLE_S: Final = 0.3
 
 
 class Turn:
@@ -32,7 +32,7 @@ class Turn:
 
 
 class Settled:
-    """Asks to wait until no bytes move any more for operations that were cancelled, a second at most."""
+    """Asks to wait until no bytes move any more for operations that were cancelled, for a short time at most."""
 
     def __init__(self, operations: list[Operation[Any]]) -> None:
         self.operations = operations
@@ -43,7 +43,19 @@ class Settled:
         return all(each.done() and not each.memory_in_use for each in self.operations)
 
 
-Request = Operation[Any] | Turn | Settled
+class First:
+    """Asks to wait until at least one of some operations has ended, well or not."""
+
+    def __init__(self, operations: list[Operation[Any]]) -> None:
+        self.operations = operations
+
+    @property
+    def done(self) -> bool:
+        """Tell whether one has."""
+        return any(each.done() for each in self.operations)
+
+
+Request = Operation[Any] | Turn | Settled | First
 
 
 @types.coroutine
@@ -80,7 +92,7 @@ class Steps(Generic[T]):
                 self._request = request = self._advance(None)
                 if isinstance(request, Turn):
                     continue
-                if isinstance(request, Settled):
+                if isinstance(request, (Settled, First)):
                     if not request.done:
                         return False
                 elif not request.done() and not (patient and time.monotonic() < ends and _ended_soon(request)):
@@ -147,8 +159,21 @@ async def _carry_out(request: Request) -> None:
         ends = time.monotonic() + _SETTLE_S
         while not request.done and time.monotonic() < ends:  # noqa: ASYNC110 - no event tells when a lane is done with memory
             await asyncio.sleep(_LOOK_S)
+    elif isinstance(request, First):
+        await _first_ended(request.operations)
     elif not request.done():
         await all_ended([request])
+
+
+async def _first_ended(operations: list[Operation[Any]]) -> None:
+    import asyncio
+
+    waits = [asyncio.ensure_future(all_ended([each])) for each in operations]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
 
 
 def _ended_soon(operation: Operation[Any]) -> bool:

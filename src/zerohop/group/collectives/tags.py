@@ -1,8 +1,8 @@
 """Writes into the tag of each message what its sender does, and says how that differs from what this rank does.
 
 A tag has 32 bits: 8 of the number of the collective, 4 of its kind, 2 of the operator, 6 of the type of the elements,
-and 12 of a checksum of the root and the length. A kind of 15 stands for a failure: 4 bits of why and 16 bits of a rank
-follow.
+and 12 of a checksum of the root and the length. The same type has another number if NCCL does the work. A kind of 15
+stands for a failure: 4 bits of why and 16 bits of a rank follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from zerohop.group.collectives.plan import KINDS
 
 OPERATORS: Final = ("sum", "prod", "min", "max")
-# The place of a type in this list is its number in tags; there is room for 64. No other type can be reduced, because
+BACKENDS: Final = ("zerohop", "nccl")
+# The place of a type in this list is its number in tags; there is room for 48. No other type can be reduced, because
 # two that shared a number could be taken for each other. The first one stands for what only moves bytes.
 TYPES: Final = (
     "",
@@ -56,6 +57,9 @@ TYPES: Final = (
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
 )
+# The types that NCCL reduces by way of torch; their numbers in tags count from 48.
+NCCL_TYPES: Final = ("", "bool", "int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_FIRST_OF_NCCL: Final = 48
 _FAILURE: Final = 15
 _NUMBERS: Final = 256
 # An odd factor, so that no two roots below 4096 have the same sum with one length.
@@ -96,10 +100,16 @@ class Tag(NamedTuple):
         return Failure(why) if why in _FAILURES else Failure.OTHER, bits & 0xFFFF
 
 
-def tag_of(kind: str, operator: str = "sum", type_name: str = "", root: int = 0, nbytes: int = 0) -> Tag:
-    """Return the tag of the messages of a collective, with the number 0; ``type_name``: one of TYPES."""
+def tag_of(
+    kind: str, operator: str = "sum", type_name: str = "", root: int = 0, nbytes: int = 0, backend: str = "zerohop"
+) -> Tag:
+    """Return the tag of the messages of a collective, with the number 0.
+
+    ``type_name``: one of TYPES, or of NCCL_TYPES if the backend is NCCL.
+    """
     rest = (root * _ROOT_FACTOR + zlib.crc32(nbytes.to_bytes(8, "little"))) & 0xFFF
-    return Tag(0, KINDS.index(kind), OPERATORS.index(operator), TYPES.index(type_name), rest)
+    number = TYPES.index(type_name) if backend == "zerohop" else _FIRST_OF_NCCL + NCCL_TYPES.index(type_name)
+    return Tag(0, KINDS.index(kind), OPERATORS.index(operator), number, rest)
 
 
 def failure_tag(number: int, failure: Failure, rank: int) -> int:
@@ -124,14 +134,23 @@ def difference(here: Tag, there: Tag) -> str:
     else:
         if there.operator != here.operator:
             texts.append(f'its op is "{OPERATORS[there.operator]}", that of this rank "{OPERATORS[here.operator]}"')
-        if there.type != here.type:
+        if _backend(there) != _backend(here):
+            texts.append(f'its backend is "{_backend(there)}", that of this rank "{_backend(here)}"')
+        elif there.type != here.type:
             texts.append(f"its dtype is {_type_name(there.type)}, that of this rank {_type_name(here.type)}")
         if there.rest != here.rest:
             texts.append("its root or its number of bytes is another")
     return "; ".join(texts)
 
 
+def _backend(tag: Tag) -> str:
+    return BACKENDS[tag.type >= _FIRST_OF_NCCL]
+
+
 def _type_name(number: int) -> str:
+    if number >= _FIRST_OF_NCCL:
+        number -= _FIRST_OF_NCCL
+        return NCCL_TYPES[number] if number < len(NCCL_TYPES) else "unknown"
     return TYPES[number] if number < len(TYPES) else "unknown"
 
 

@@ -20,6 +20,7 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls = count()
+        self._taken = 0
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._passed: set[int] = set()
@@ -32,6 +33,12 @@ class Turns:
         with self._lock:
             # One step, which a signal's handler cannot divide: no number is lost.
             taken.extend(islice(self._calls, 1))
+            self._taken = taken[-1] + 1
+
+    def has_taken(self, number: int, bits: int) -> bool:
+        """Tell whether a collective was called, by some low bits of its number."""
+        behind = self._taken - 1 - number & bits
+        return self._taken > 0 and behind <= bits // 2
 
     def has_come(self, number: int) -> bool:
         """Tell whether all earlier ones have ended."""
@@ -82,10 +89,13 @@ class Turns:
             except RuntimeError:  # the Context is closed
                 pass
 
-    def fail(self, number: int, error: ZerohopError) -> None:
-        """Let no collective begin that is later than this one: the ranks may be out of step."""
+    def fail(self, number: int, error: ZerohopError, *, again: bool = False) -> None:
+        """Let no collective begin that is later than this one: the ranks may be out of step.
+
+        ``again``: this collective has failed before, and the error says more.
+        """
         with self._lock:
-            if self._failure is None or number < self._failed:
+            if self._failure is None or number < self._failed or (again and number == self._failed):
                 self._failure, self._failed = copy_of(error), number
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -107,6 +117,7 @@ class Turns:
         raise ZerohopError(
             f"a collective of this group has failed: {self._failure.reason}",
             fix="make a subgroup of the ranks that are left, and use that",
+            ranks=self._failure.ranks,
         )
 
 
