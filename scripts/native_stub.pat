@@ -24,6 +24,9 @@ zerohop._native.TaggedMessages.post_send$:
 zerohop._native.TaggedMessages.post_sends$:
     def post_sends(self, sources: tuple[Any, ...], rank: int, tag: int, timeout: float | None, waits: bool, /) -> int: ...
 
+zerohop._native.TaggedMessages.exchange$:
+    def exchange(self, source: Any, to: int, into: Any, sender: int, nbytes: int, tag: int, timeout: float | None, spin_ns: int, /) -> bool | tuple[Operation[int] | None, Operation[Any] | None]: ...
+
 zerohop._native.TaggedMessages.post_recv$:
     def post_recv(self, into: Any, source: int | None, tag: int | None, timeout: float | None, /) -> Operation[Any] | None: ...
 

@@ -1,180 +1,25 @@
 // Tagged messages where all is prepared: one call from Python posts, and makes the Operation.
 //
-// In CPython's own API, as InFlight and for the same reason. The methods return None, and have done nothing, if an
-// argument is not plain, the receiver is not known, or there is no room: Python then posts, or says what is wrong.
-#include "base/guarded.hpp"
-#include "bind/in_flight.hpp"
-#include "bind/poster.hpp"
-#include "bind/slots.hpp"
-#include "provider/framed/tuning.hpp"
+// In CPython's own API, as InFlight and for the same reason. Methods that return None have done nothing: an argument is
+// not plain, the receiver is not known, or there is no room. Python then posts, or says what is wrong.
+#include "bind/messages.hpp"
 
 #include <cstring>
-#include <exception>
-#include <limits>
-#include <optional>
-#include <utility>
-#include <vector>
+#include <iterator>
 
 namespace zerohop::bind {
 
 namespace {
 
-constexpr uint64_t kMostTag = UINT32_MAX;
-constexpr uint64_t kMostRanks = uint64_t{1} << 20;
-// Above this size a copy takes longer than handing the interpreter to another thread.
-constexpr uint64_t kHoldGilBytes = 4096;
-// Longest message that goes in a frame with others.
-constexpr uint64_t kMostInPack = framed::kEagerBytes - sizeof(uint16_t);
 constexpr Py_ssize_t kSendArguments = 4;
 constexpr Py_ssize_t kReceiveArguments = 4;
-constexpr Py_ssize_t kSendManyArguments = 5;
-
-// A rank that messages reach without more ado.
-struct Receiver {
-    std::shared_ptr<Endpoint> endpoint; // null: not known
-    bool in_memory = false;             // a send makes no system call, so that it need not give up Python's GIL
-    uint64_t mailbox = 0;
-    nb::object path;
-    // Dictionaries with a key each, whose value is false or missing unless earlier messages wait for something.
-    std::vector<std::pair<nb::object, nb::object>> gates;
-
-    [[nodiscard]] bool is_free() const {
-        for (const auto& [dictionary, key] : gates) {
-            PyObject* const value = PyDict_GetItemWithError(dictionary.ptr(), key.ptr());
-            if (value == nullptr ? PyErr_Occurred() != nullptr : PyObject_IsTrue(value) != 0) {
-                return false;
-            }
-        }
-        return true;
-    }
-};
-
-// What the messages of one mailbox are posted with.
-struct Messages : Posts {
-    void stop() override {
-        engine.reset();
-        receivers.clear();
-    }
-    std::shared_ptr<Engine> engine;
-    nb::object core;
-    nb::object in_flight; // the class of sends that end later
-    nb::object finished;  // the class of sends that end within the call
-    nb::object receive;   // the class of receives
-    Slot source_of;       // its attributes: the rank, and why each lost rank is gone
-    Slot losses_of;
-    nb::object message; // the class of their values
-    nb::object losses;
-    nb::object greeted; // the set of ranks that were told that this one waits for them
-    nb::object known;   // takes the core and an object; returns a Memory of it if it is registered already, else None
-    uint64_t mailbox = 0;
-    uint32_t rank = 0;
-    uint64_t timeout_ns = 0;
-    std::vector<Receiver> receivers; // by rank
-};
+constexpr Py_ssize_t kExchangeArguments = 8;
 
 PyTypeObject* messages_type = nullptr; // set once; it lives as long as the interpreter
 
-// Reads a tag or a rank; nothing, perhaps with Python's error set, unless it is an int of Python's of at most this.
-std::optional<uint64_t> read_number(PyObject* given, uint64_t most) {
-    const uint64_t value = number(given);
-    return value <= most ? std::optional(value) : std::nullopt;
-}
-
-// Names what a message is sent from: memory, or a bytes object that is copied at once.
-struct Source {
-    nb::object memory; // keeps it
-    LocalRange local;
-    const void* bytes = nullptr;
-};
-
-// Reads the memory of a message; `memory` keeps it if the object is an array. Returns false, perhaps with Python's
-// error set, if the memory is not plain.
-bool read_memory(const Messages& messages, PyObject* object, nb::object& memory, LocalRange& local) {
-    const Layout* const known = layout();
-    if (known == nullptr) {
-        return false;
-    }
-    memory = nb::borrow(object);
-    if (!is(object, known->range)) {
-        const nb::object find = messages.known; // kept: another thread may stop the posting while Python runs
-        const nb::object core = messages.core;
-        PyObject* const arguments[] = {core.ptr(), object};
-        memory = nb::steal(PyObject_Vectorcall(find.ptr(), arguments, 2, nullptr));
-        if (!memory.is_valid()) {
-            return false;
-        }
-    }
-    return read_local(*known, messages.core.ptr(), memory.ptr(), local);
-}
-
-// Reads what a message is sent from, as read_memory() does. Only memory of the host is plain.
-bool read_source(const Messages& messages, PyObject* object, Source& source) {
-    if (PyBytes_CheckExact(object) && PyBytes_GET_SIZE(object) <= Py_ssize_t{framed::kEagerBytes}) {
-        source.memory = nb::borrow(object);
-        source.bytes = PyBytes_AS_STRING(object);
-        source.local.nbytes = static_cast<uint64_t>(PyBytes_GET_SIZE(object));
-        return true;
-    }
-    return read_memory(messages, object, source.memory, source.local) && source.local.region->is_host();
-}
-
-// Makes the request of a message. The envelope lives as long as the request.
-Request request_of(Source& source, const Envelope& envelope, uint64_t timeout_ns) {
-    Request request;
-    request.kind = Kind::send;
-    request.envelope = &envelope;
-    request.local = std::move(source.local.region);
-    request.bytes = source.bytes;
-    request.local_offset = source.local.offset;
-    request.nbytes = source.local.nbytes;
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-    return request;
-}
-
-// Names where messages go to: what is needed of a receiver while the GIL is given up, and others forget it.
-struct Address {
-    std::shared_ptr<Engine> engine;
-    std::shared_ptr<Endpoint> endpoint;
-    nb::object path;
-    bool in_memory = false;
-    Envelope envelope;
-};
-
-// Reads a rank and a tag. Returns nothing, perhaps with Python's error set, unless messages may go there at once.
-std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag_given) {
-    const std::optional<uint64_t> rank = read_number(to, kMostRanks);
-    const std::optional<uint64_t> tag = read_number(tag_given, kMostTag);
-    if (!rank || !tag || *rank >= messages.receivers.size()) {
-        return std::nullopt;
-    }
-    const Receiver& receiver = messages.receivers[*rank];
-    if (!messages.engine || !receiver.endpoint || !receiver.is_free()) {
-        return std::nullopt;
-    }
-    return Address{messages.engine, receiver.endpoint, receiver.path, receiver.in_memory,
-                   Envelope{receiver.mailbox, messages.rank, static_cast<uint32_t>(*tag)}};
-}
-
-PyObject* leave_to_python() {
-    if (PyErr_Occurred() != nullptr &&
-        (PyErr_ExceptionMatches(PyExc_Exception) == 0 || PyErr_ExceptionMatches(PyExc_MemoryError) != 0)) {
-        return nullptr; // of a signal's handler
-    }
-    PyErr_Clear(); // Python finds the same, and says what is wrong
-    return Py_NewRef(Py_None);
-}
-
-// Posts without the GIL where that takes long; nothing if it was refused, for Python to find out why.
-template <class Post> std::optional<Posted> posted_by(bool hold, const Post& post) {
-    try {
-        if (hold) {
-            return post();
-        }
-        const Released release;
-        return post();
-    } catch (const std::exception&) { // Python's way raises the same, with all its details
-        return std::nullopt;
-    }
+// What a method returns that leaves the rest to Python; null if a signal's handler has raised.
+PyObject* not_done(PyObject* answer = Py_None) {
+    return leave_to_python() ? Py_NewRef(answer) : nullptr;
 }
 
 InFlight* begun(const Messages& messages, const nb::object& type, PyObject* kind, PyObject* path, uint64_t nbytes,
@@ -208,18 +53,18 @@ PyObject* ended(const Messages& messages, PyObject* kind, PyObject* path, uint64
 // Takes the memory, the rank, the tag, and the seconds or None.
 PyObject* send(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     static PyObject* const kind = PyUnicode_InternFromString("send");
-    auto* const messages = static_cast<Messages*>(reinterpret_cast<Poster*>(object)->posts);
-    if (count != kSendArguments || messages == nullptr || !messages->engine) {
-        return leave_to_python();
+    Messages* const messages = messages_of(object);
+    if (count != kSendArguments || messages == nullptr) {
+        return not_done();
     }
     Source source;
     uint64_t timeout_ns = messages->timeout_ns;
     if (!read_source(*messages, args[0], source) || !read_timeout(args[3], timeout_ns)) {
-        return leave_to_python();
+        return not_done();
     }
     const std::optional<Address> to = read_address(*messages, args[1], args[2]);
     if (!to) {
-        return leave_to_python();
+        return not_done();
     }
     const uint64_t nbytes = source.local.nbytes;
     const Request request = request_of(source, to->envelope, timeout_ns);
@@ -229,172 +74,114 @@ PyObject* send(PyObject* object, PyObject* const* args, Py_ssize_t count) {
         return ended(*messages, kind, to->path.ptr(), nbytes, now_ns() - request.started_ns);
     }
     if (!posted || posted->what != Posted::What::posted) {
-        return leave_to_python();
+        return not_done();
     }
     return reinterpret_cast<PyObject*>(begun(*messages, messages->in_flight, kind, to->path.ptr(), nbytes,
                                              source.memory, to->engine, std::move(posted->op)));
 }
 
-// Holds short messages that go in one frame (framed/frame.hpp).
-class Pack {
-public:
-    [[nodiscard]] bool has_room(uint64_t nbytes) const {
-        return count() < framed::kMostPacked &&
-               sizeof(uint16_t) * (count() + 1) + bytes_.size() + nbytes <= framed::kEagerBytes;
-    }
-    // Copies a message; false if its memory is gone, or has moved.
-    [[nodiscard]] bool add(const Source& source) {
-        const size_t before = bytes_.size();
-        bytes_.resize(before + source.local.nbytes);
-        std::byte* const to = bytes_.data() + before;
-        bool copied = true;
-        if (source.bytes != nullptr) {
-            std::memcpy(to, source.bytes, source.local.nbytes);
-        } else {
-            Pin<Region> pin;
-            copied = pin_local(source.local.region, pin).ok() &&
-                     copy_guarded(to, pin->host() + source.local.offset, source.local.nbytes) == Gone::nothing &&
-                     !pin->moved();
-        }
-        if (copied) {
-            lengths_.push_back(static_cast<uint16_t>(source.local.nbytes));
-        } else {
-            bytes_.resize(before);
-        }
-        return copied;
-    }
-    [[nodiscard]] size_t count() const { return lengths_.size(); }
-    // Posts the messages; false if there was no room, or they were refused.
-    [[nodiscard]] bool post(const Address& to, uint64_t timeout_ns, bool nowait) {
-        const auto* const lengths = reinterpret_cast<const std::byte*>(lengths_.data());
-        std::vector<std::byte> frame(lengths, lengths + sizeof(uint16_t) * count());
-        frame.insert(frame.end(), bytes_.begin(), bytes_.end());
-        Request request;
-        request.kind = Kind::send;
-        request.envelope = &to.envelope;
-        request.bytes = frame.data();
-        request.nbytes = frame.size();
-        request.packed = static_cast<uint32_t>(count());
-        request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-        lengths_.clear();
-        bytes_.clear();
-        return to.engine->post(*to.endpoint, request, nowait).what == Posted::What::done;
-    }
-
-private:
-    std::vector<uint16_t> lengths_;
-    std::vector<std::byte> bytes_;
-};
-
-// Sends messages of at most kMostInPack bytes; returns how many, from the first on.
-long send_packs(const Address& to, const std::vector<Source>& sources, uint64_t timeout_ns, bool nowait) {
-    size_t sent = 0;
-    try {
-        Pack pack;
-        for (const Source& source : sources) {
-            if (!pack.has_room(source.local.nbytes)) {
-                const size_t count = pack.count();
-                if (!pack.post(to, timeout_ns, nowait)) {
-                    return static_cast<long>(sent);
-                }
-                sent += count;
-            }
-            if (!pack.add(source)) {
-                break;
-            }
-        }
-        const size_t count = pack.count();
-        if (count != 0 && pack.post(to, timeout_ns, nowait)) {
-            sent += count;
-        }
-    } catch (const std::exception&) { // Python's way raises the same, with all its details
-    }
-    return static_cast<long>(sent);
+std::optional<Posted> post_receive_of(const Messages& messages, Engine& engine, const LocalRange& local,
+                                      const Wanted& wanted, uint64_t timeout_ns) {
+    Request request;
+    request.kind = Kind::recv;
+    request.local = local.region;
+    request.local_offset = local.offset;
+    request.nbytes = local.nbytes;
+    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    return posted_by(true, [&] { return engine.post_tagged_receive(messages.mailbox, wanted, request); });
 }
 
-// Takes a tuple of memories, the rank, the tag, the seconds or None, and whether to wait for room. Returns how many
-// were sent, from the first on: none unless all are plain and short.
-PyObject* send_many(PyObject* object, PyObject* const* args, Py_ssize_t count) {
-    auto* const messages = static_cast<Messages*>(reinterpret_cast<Poster*>(object)->posts);
-    if (count != kSendManyArguments || messages == nullptr || !messages->engine || !PyTuple_CheckExact(args[0])) {
-        return PyLong_FromLong(0);
+// Makes the Operation of a receive; null with Python's error set if there is no memory for it.
+PyObject* receive_begun(const Messages& messages, PyObject* source, const LocalRange& local, const nb::object& memory,
+                        const std::shared_ptr<Engine>& engine, OpRef&& op) {
+    static PyObject* const kind = PyUnicode_InternFromString("recv");
+    InFlight* const made =
+        begun(messages, messages.receive, kind, Py_None, local.nbytes, memory, engine, std::move(op));
+    if (made != nullptr) {
+        made->message = Py_NewRef(messages.message.ptr());
+        messages.source_of.set(reinterpret_cast<PyObject*>(made), source);
+        messages.losses_of.set(reinterpret_cast<PyObject*>(made), messages.losses.ptr());
     }
-    std::vector<Source> sources;
-    uint64_t timeout_ns = messages->timeout_ns;
-    bool plain = read_timeout(args[3], timeout_ns);
-    for (Py_ssize_t i = 0; plain && i < PyTuple_GET_SIZE(args[0]); ++i) {
-        Source source;
-        plain = read_source(*messages, PyTuple_GET_ITEM(args[0], i), source) && source.local.nbytes <= kMostInPack;
-        if (plain) {
-            sources.push_back(std::move(source));
-        }
-    }
-    const std::optional<Address> to = !plain ? std::nullopt : read_address(*messages, args[1], args[2]);
-    if (PyErr_Occurred() != nullptr) { // Python finds the same; but a signal's handler is to be heard
-        if (nb::object heard = nb::steal(leave_to_python()); !heard.is_valid()) {
-            return nullptr;
-        }
-    }
-    long sent = 0;
-    if (to) {
-        const Released release;
-        sent = send_packs(*to, sources, timeout_ns, args[4] != Py_True);
-    }
-    return PyLong_FromLong(sent);
+    return reinterpret_cast<PyObject*>(made);
 }
 
 // Takes the memory, the rank or None, the tag or None, and the seconds or None.
 PyObject* recv(PyObject* object, PyObject* const* args, Py_ssize_t count) {
-    static PyObject* const kind = PyUnicode_InternFromString("recv");
-    auto* const messages = static_cast<Messages*>(reinterpret_cast<Poster*>(object)->posts);
-    if (count != kReceiveArguments || messages == nullptr || !messages->engine) {
-        return leave_to_python();
+    Messages* const messages = messages_of(object);
+    if (count != kReceiveArguments || messages == nullptr) {
+        return not_done();
     }
     nb::object memory;
     LocalRange local;
     uint64_t timeout_ns = 0;
-    if (!read_memory(*messages, args[0], memory, local) || local.readonly || local.region->readonly() ||
-        !read_timeout(args[3], timeout_ns)) {
-        return leave_to_python();
+    if (!read_target(*messages, args[0], memory, local) || !read_timeout(args[3], timeout_ns)) {
+        return not_done();
     }
-    Wanted wanted;
-    if (args[1] != Py_None) {
-        const std::optional<uint64_t> rank = read_number(args[1], kMostRanks);
-        // A rank that is waited for has to be reached, so that its end is noticed, and told that this one waits.
-        if (!rank || *rank >= messages->receivers.size() || !messages->receivers[*rank].endpoint ||
-            !messages->receivers[*rank].endpoint->state().ok() ||
-            PySet_Contains(messages->greeted.ptr(), args[1]) != 1) {
-            return leave_to_python();
-        }
-        wanted.source = static_cast<int64_t>(*rank);
-    }
-    if (args[2] != Py_None) {
-        const std::optional<uint64_t> tag = read_number(args[2], kMostTag);
-        if (!tag) {
-            return leave_to_python();
-        }
-        wanted.tag = static_cast<int64_t>(*tag);
-    }
-    Request request;
-    request.kind = Kind::recv;
-    request.local = std::move(local.region);
-    request.local_offset = local.offset;
-    request.nbytes = local.nbytes;
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    const std::optional<Wanted> wanted = read_wanted(*messages, args[1], args[2]);
     const std::shared_ptr<Engine> engine = messages->engine;
-    std::optional<Posted> posted =
-        posted_by(true, [&] { return engine->post_tagged_receive(messages->mailbox, wanted, request); });
+    if (!wanted || !engine) {
+        return not_done();
+    }
+    std::optional<Posted> posted = post_receive_of(*messages, *engine, local, *wanted, timeout_ns);
     if (!posted || posted->what != Posted::What::posted) {
-        return leave_to_python();
+        return not_done();
     }
-    InFlight* const made =
-        begun(*messages, messages->receive, kind, Py_None, local.nbytes, memory, engine, std::move(posted->op));
-    if (made != nullptr) {
-        made->message = Py_NewRef(messages->message.ptr());
-        messages->source_of.set(reinterpret_cast<PyObject*>(made), args[1]);
-        messages->losses_of.set(reinterpret_cast<PyObject*>(made), messages->losses.ptr());
+    return receive_begun(*messages, args[1], local, memory, engine, std::move(posted->op));
+}
+
+// Sends a message to a rank, receives one from a rank, and waits for both for a short time. Takes the memory to send
+// and the rank, the memory to receive into, the rank and the length that must come, the tag of both, the seconds or
+// None, and the nanoseconds to wait. Returns True if both have ended well and the message is of that rank, tag and
+// length; False if nothing was done, because something is not plain; else the Operations of the send and the receive,
+// each None if it need not be waited for any more: the send if it has ended well, the receive if it was not posted.
+PyObject* exchange(PyObject* object, PyObject* const* args, Py_ssize_t count) {
+    static PyObject* const kind = PyUnicode_InternFromString("send");
+    Messages* const messages = messages_of(object);
+    Source source;
+    nb::object memory;
+    LocalRange local;
+    uint64_t timeout_ns = messages == nullptr ? 0 : messages->timeout_ns;
+    if (count != kExchangeArguments || messages == nullptr || !read_source(*messages, args[0], source) ||
+        !read_target(*messages, args[2], memory, local) || !read_timeout(args[6], timeout_ns)) {
+        return not_done(Py_False);
     }
-    return reinterpret_cast<PyObject*>(made);
+    const std::optional<Address> to = read_address(*messages, args[1], args[5]);
+    const std::optional<Wanted> wanted = read_wanted(*messages, args[3], Py_None);
+    const uint64_t expected = number(args[4]);
+    const uint64_t spin_ns = number(args[7]);
+    if (!to || !wanted || expected == kNoNumber || spin_ns == kNoNumber) {
+        return not_done(Py_False);
+    }
+    const uint64_t nbytes = source.local.nbytes;
+    const Request request = request_of(source, to->envelope, timeout_ns);
+    std::optional<Posted> sent = posted_by(to->in_memory && nbytes <= kHoldGilBytes,
+                                           [&] { return to->engine->post(*to->endpoint, request, true); });
+    if (!sent || (sent->what != Posted::What::done && sent->what != Posted::What::posted)) {
+        return Py_NewRef(Py_False);
+    }
+    std::optional<Posted> received = post_receive_of(*messages, *to->engine, local, *wanted, timeout_ns);
+    const OpRef sending = sent->op;
+    const OpRef receiving = received && received->what == Posted::What::posted ? received->op : OpRef();
+    const auto are_over = [&] { return (!sending || sending->done()) && receiving->done(); };
+    if (receiving && !are_over()) {
+        const Released release;
+        to->engine->wait(are_over, 0, spin_ns, false);
+    }
+    if (receiving && are_over() && (!sending || sending->status() == Status::ok) && receiving->status() == Status::ok &&
+        receiving->bytes_done() == expected &&
+        receiving->value() == value_of(Envelope{0, static_cast<uint32_t>(wanted->source), to->envelope.tag})) {
+        return Py_NewRef(Py_True);
+    }
+    nb::object first = nb::none();
+    nb::object second = nb::none();
+    if (sending && !(sending->done() && sending->status() == Status::ok)) {
+        first = nb::steal(reinterpret_cast<PyObject*>(begun(*messages, messages->in_flight, kind, to->path.ptr(),
+                                                            nbytes, source.memory, to->engine, std::move(sent->op))));
+    }
+    if (receiving) {
+        second = nb::steal(receive_begun(*messages, args[3], local, memory, to->engine, std::move(received->op)));
+    }
+    return first.is_valid() && second.is_valid() ? PyTuple_Pack(2, first.ptr(), second.ptr()) : nullptr;
 }
 
 void begin_messages(const nb::object& poster, std::shared_ptr<Engine> engine, nb::object core, nb::object in_flight,
@@ -461,6 +248,10 @@ void register_messages(nb::module_& m) {
         {"post_recv", method(&recv), METH_FASTCALL,
          "post_recv($self, into, source, tag, timeout, /)\n--\n\n"
          "Post a receive; None: nothing was done, because it is not as plain as that."},
+        {"exchange", method(&exchange), METH_FASTCALL,
+         "exchange($self, source, to, into, sender, nbytes, tag, timeout, spin_ns, /)\n--\n\n"
+         "Send and receive a message, and wait a little. True: both have ended well; False: nothing was done; else "
+         "what is to be waited for."},
         {nullptr, nullptr, 0, nullptr},
     };
     messages_type = make_poster_type(m, "TaggedMessages", "Sends and receives natively where all is known.", methods);

@@ -212,6 +212,18 @@ class TaggedMessages(Poster):
     def post_recv(
         self, into: Any, source: int | None, tag: int | None, timeout: float | None, /
     ) -> Operation[Any] | None: ...
+    def exchange(
+        self,
+        source: Any,
+        to: int,
+        into: Any,
+        sender: int,
+        nbytes: int,
+        tag: int,
+        timeout: float | None,
+        spin_ns: int,
+        /,
+    ) -> bool | tuple[Operation[int] | None, Operation[Any] | None]: ...
 
 def begin_messages(
     poster: object,
@@ -228,7 +240,9 @@ def begin_messages(
     rank: int,
     timeout_ns: int,
 ) -> None: ...
-def reach(poster: object, rank: int, endpoint: Endpoint, mailbox: int, path: object, gates: list) -> None: ...
+def reach(
+    poster: object, rank: int, endpoint: Endpoint, mailbox: int, path: object, gates: list[tuple[dict[Any, Any], Any]]
+) -> None: ...
 
 class BlockWatch:
     def __init__(self, start_word: int, start: int, length_word: int = 0, length: int = 0) -> None: ...

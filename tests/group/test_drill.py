@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from contextlib import ExitStack
@@ -88,7 +89,8 @@ class Drill:
             self.fail()
             if self.failure != "stopped":
                 links = [each.group.connect(VICTIM) for each in self.survivors]
-                eventually(lambda: not any(_is_alive(each) for each in links), "the survivors do not notice it")
+                for each in links:
+                    eventually(functools.partial(_is_gone, each), "a survivor does not notice it")
             return self.begin()
         if self.phase == "middle" and not OPERATIONS[self.what].collective:
             self.victim.come_to_its_point()
@@ -102,8 +104,8 @@ class Drill:
         return operations
 
 
-def _is_alive(connecting: zh.Operation[zh.Connection]) -> bool:
-    return connecting.exception(PATIENCE_S) is None and connecting.result(0).alive
+def _is_gone(connecting: zh.Operation[zh.Connection]) -> bool:
+    return connecting.exception(PATIENCE_S) is not None or not connecting.result(0).alive
 
 
 def must_fail(drill: Drill, rank: int) -> bool:

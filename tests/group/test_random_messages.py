@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from support.message_model import MailboxModel, WrongError
@@ -60,7 +60,13 @@ def run_programs(folder: Path, provider: str, examples: int) -> None:
     with ExitStack() as opened:
         contexts = [opened.enter_context(Options(providers=(provider,)).open()) for _ in range(MOST_RANKS)]
 
-        @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
+        # Nothing is shrunk: a program that hangs takes seconds each time, and a race does not come twice.
+        @settings(
+            max_examples=examples,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(size=st.integers(2, MOST_RANKS), actions=_actions, leaves=st.booleans())
         def run(size: int, actions: list[Action], leaves: bool) -> None:
             program = Program(folder, contexts[:size], str(next(names)))

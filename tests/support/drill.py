@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from support.peer import Job
     from support.service import Identity
-    from zerohop.group.collectives.call import Transfer
 
 VICTIM, SIZE = 2, 3
 # Longer than what waits at a receiver, and than what allreduce does in one step.
@@ -172,12 +171,19 @@ def _play_until_it_waits(what: str, group: zh.Group, memory: Memory) -> None:
     """Begin a collective, and stand still where it waits for the first time: its first messages are posted."""
     there, never = threading.Event(), threading.Event()
 
-    async def stand_still(_: Call, *__: Transfer) -> None:
+    async def stand_still(*_: Any) -> None:
         there.set()
         never.wait()
 
-    # No attribute of the class, for a type checker: this process does nothing else any more.
-    setattr(Call, "wait", stand_still)  # noqa: B010 - the reason above
+    async def exchange(call: Call, view: Any, to: int, into: Any, sender: int) -> None:
+        await stand_still(call.receive(into, sender), call.send(view, to))
+
+    async def exchange_signals(call: Call, to: int, sender: int) -> None:
+        await stand_still(call.signal_of(sender), call.signal(to))
+
+    # This process does nothing else any more.
+    for method, name in ((stand_still, "wait"), (exchange, "exchange"), (exchange_signals, "exchange_signals")):
+        setattr(Call, name, method)
     play = OPERATIONS[what].play
     assert play is not None
     threading.Thread(target=play, args=(group, memory, None), daemon=True).start()

@@ -219,9 +219,9 @@ class Face(AsyncCloseable, NotCopyable):
         """Return a call's deadline, in nanoseconds of the monotonic clock; 0: none."""
         return self._core.deadline(self._timeout_of(timeout))
 
-    def _finished(self, kind: str, value: T) -> Operation[T]:
-        """Return an Operation that has ended well with this value."""
-        return Finished(self._core, kind, None, 0, value, 0)
+    def _finished(self, kind: str, value: T, *, nbytes: int = 0, path: Any = None) -> Operation[T]:
+        """Return an Operation that has ended well with this value; ``nbytes`` and ``path`` as for ``_defer``."""
+        return Finished(self._core, kind, path, nbytes, value, 0)
 
     def _failed(self, kind: str, error: ZerohopError) -> Operation[Any]:
         """Return an Operation that has failed."""

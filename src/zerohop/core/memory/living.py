@@ -29,8 +29,9 @@ class Living:
         """Add a Registration."""
         self._references[registration.number] = weakref.ref(registration)
         if len(self._references) > self._room:
-            # One by one, because a destructor or another thread may add to the table meanwhile.
-            for number, reference in list(self._references.items()):
+            # A copy, because a destructor that the garbage collector runs here, or another thread, may add to the table:
+            # a list of pairs takes memory for each of them.
+            for number, reference in self._references.copy().items():
                 if reference() is None:
                     self._references.pop(number, None)
             self._room = 2 * len(self._references) + _FEW

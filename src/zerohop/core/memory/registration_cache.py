@@ -254,7 +254,7 @@ class RegistrationCache:
     def _forget_what_was_freed(self) -> None:
         """Check some registrations on devices, other ones each time, because no event tells when memory is freed."""
         with self._lock:
-            entries = list(self._on_device.items())
+            entries = list(self._on_device.copy().items())
         if not entries:
             return
         start = self._looked_at % len(entries)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from zerohop._native import Reason, Status
 from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, from_native
@@ -28,8 +28,15 @@ if TYPE_CHECKING:
     Send = Callable[[Memory | View, int, int, float], tuple[Operation[Any], str]]
     # Posts a receive: the memory, the rank, the seconds left or None.
     Receive = Callable[[Memory | View, int, float | None], Operation[Any]]
+    # Sends and receives: the memory and the rank to send to; the memory, the rank and the length to receive; the tag,
+    # the seconds left.
+    Exchange = Callable[[Memory | View, int, Memory | View, int, int, int, float], "Begun"]
     # Finds out which ranks have not called a collective: its number and its kind.
     Ask = Callable[[int, str], Operation[Missing]]
+
+# What has become of an exchange. True: both messages have ended well. False: nothing was done. Else the Operations to
+# wait for, of the send and of the receive; None: the send has ended well, the receive was not posted.
+Begun: TypeAlias = "bool | tuple[Operation[Any] | None, Operation[Any] | None]"
 
 # Seconds in which the other ranks must take the message that says that this one has failed.
 _TELL_S: Final = 0.2
@@ -81,6 +88,7 @@ class Call:
         deadline_ns: int,
         send: Send,
         receive: Receive,
+        exchange: Exchange,
         ask: Ask,
         short: View,
         scratch: Scratch,
@@ -99,6 +107,7 @@ class Call:
         self._deadline_ns = deadline_ns
         self._send = send
         self._receive = receive
+        self._exchange = exchange
         self._ask = ask
         # Messages for which there was no room.
         self._held_up: list[Transfer] = []
@@ -142,6 +151,35 @@ class Call:
         """Post the receive for what ``signal`` of a rank sends."""
         # There is room for what a rank sends whose call differs: its tag then says in what.
         return self.receive(self._short, rank)._replace(nbytes=0)
+
+    async def exchange(self, view: Memory | View, to: int, into: Memory | View, sender: int) -> None:
+        """Send a message to a rank, receive one from a rank, which must fill the memory, and wait for both.
+
+        Raises:
+            Ended: as ``wait``.
+        """
+        await self._exchange_bytes(view, to, into, sender, into.nbytes)
+
+    async def exchange_signals(self, to: int, sender: int, begun: Begun = False) -> None:
+        """Send no bytes to a rank, and wait for what ``signal`` of a rank sends; ``begun``: what was done of that."""
+        await self._exchange_bytes(self._nothing, to, self._short, sender, 0, begun)
+
+    async def _exchange_bytes(
+        self, view: Memory | View, to: int, into: Memory | View, sender: int, nbytes: int, begun: Begun = False
+    ) -> None:
+        self.partners.update((to, sender))
+        if begun is False and not self.abandoned:
+            begun = self._exchange(view, to, into, sender, nbytes, self._bits, self.left_s)
+        if begun is True:
+            return
+        if begun is False:
+            await self.wait(self.receive(into, sender)._replace(nbytes=nbytes), self.send(view, to))
+            return
+        sending, receiving = begun
+        sent = () if sending is None else (Transfer(sending, to, -1, NOT_RECEIVED),)
+        received = Transfer(receiving, sender, nbytes, _NOT_SENT) if receiving is not None else None
+        self.in_flight.extend(each.operation for each in (received, *sent) if each is not None)
+        await self.wait(received or self.receive(into, sender)._replace(nbytes=nbytes), *sent)
 
     async def wait(self, *transfers: Transfer) -> None:
         """Wait for messages, one after the other; pass those that are received first.

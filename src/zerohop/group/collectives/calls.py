@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +13,11 @@ from zerohop.group.collectives import pairs
 from zerohop.group.collectives.exchanging import exchange
 from zerohop.group.collectives.explaining import Explaining
 from zerohop.group.collectives.ordered import Weakly
-from zerohop.group.collectives.tags import tag_of
+from zerohop.group.collectives.tags import number_bits, tag_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from typing_extensions import Self
 
     from zerohop.core.face import Operation
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 # The message of split: whether there is a color, the color and the key.
 _CHOICE: Final = struct.Struct("<?qq")
 _MOST: Final = (1 << 63) - 1
+_BARRIER: Final = tag_of("barrier")
+_BARRIER_BITS: Final = int(_BARRIER)
 
 
 class Collectives(Explaining):
@@ -48,11 +53,20 @@ class Collectives(Explaining):
                 ProtocolError: a rank calls something else, or with arguments that do not agree; ZerohopError: an
                 earlier collective of this group has failed.
         """
+        return self._begin_collective("barrier", _BARRIER, timeout, pairs.barrier, express=self._barrier_at_once)
 
-        async def work(call: Call) -> None:
-            await pairs.barrier(call)
-
-        return self._begin_collective("barrier", tag_of("barrier"), timeout, work)
+    def _barrier_at_once(
+        self, number: int, timeout: float | None
+    ) -> Callable[[Call], Coroutine[Any, Any, None]] | None:
+        """Take the steps of ``pairs.barrier``; return those that are left."""
+        size, rank, tag = self.size, self.rank, _BARRIER_BITS | number_bits(number)
+        distance = 1
+        while distance < size:
+            begun = self._signal_at_once((rank + distance) % size, (rank - distance) % size, tag, timeout)
+            if begun is not True:
+                return functools.partial(pairs.barrier, distance=distance, begun=begun)
+            distance *= 2
+        return None
 
     def exchange(self, data: bytes, *, timeout: float | None = None) -> Operation[list[bytes]]:
         """Give all ranks the bytes of all, which may differ in length; value: a list in the order of ranks.

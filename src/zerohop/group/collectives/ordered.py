@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
+from zerohop.core.face import on_event_loop
 from zerohop.errors import Closed, WouldBlock, ZerohopError
 from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call
 from zerohop.group.collectives.ended import Ended
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from zerohop.core.face import Operation, View
     from zerohop.group.channel import Team
     from zerohop.group.collectives.attendance import Missing
+    from zerohop.group.collectives.call import Begun
     from zerohop.group.collectives.tags import Tag
     from zerohop.group.members import Members
 
 T = TypeVar("T")
+# Takes the steps of a collective at once.
+Express: TypeAlias = "Callable[[int, float | None], Callable[[Call], Coroutine[Any, Any, T]] | None]"
 P = ParamSpec("P")
 
 # The messages keep the deadline by themselves, with errors that name the rank. The operation ends without them only if
@@ -36,6 +40,8 @@ P = ParamSpec("P")
 _GRACE_NS: Final = 2 * 10**9
 # Longest array for which a call waits for a short time itself. Longer ones take so long that a wake-up does not count.
 _AT_CALL: Final = 1 << 20
+# Nanoseconds for which a thread waits in one native call for a message of another rank.
+_EXCHANGE_NS: Final = 100_000
 _SEE: Final = "see what these ranks do, or allow more time with timeout="
 
 
@@ -65,11 +71,17 @@ class Ordered(Messaging):
         from zerohop.group.collectives.attendance import Attendance
 
         self._attendance = Attendance(self._notices, self._turns, self.rank, self.size)
-        self._posts = Weakly(self._post_send), Weakly(self._post_receive), Weakly(self._ask)
+        self._posts = (
+            Weakly(self._post_send),
+            Weakly(self._post_receive),
+            Weakly(self._post_exchange),
+            Weakly(self._ask),
+        )
         self._refuse = Weakly(self._refuse_collectives)
         self._scratch = Scratch(Weakly(self._view))
-        # Memory for a short message, once there is some.
+        # Memory for a short message, and for none, once there is some.
         self._short: View | None = None
+        self._nothing: View | None = None
 
     def _begin_collective(
         self,
@@ -81,17 +93,23 @@ class Ordered(Messaging):
         nbytes: int = 0,
         keep: object = None,
         path: Any = None,
+        value: Any = None,
+        express: Express[T] | None = None,
     ) -> Operation[T]:
         """Return the Operation of a collective, whose steps are a coroutine; call this once the arguments are checked.
 
         If all earlier ones have ended, this thread takes the first steps itself: when the other ranks call at about the
         same time, that is quicker than to wake the control thread. For this a short collective may hold the call up by
         a millisecond. The control thread does what is left.
+
+        ``express`` takes all steps within this call, without a Call, if no rank is late; it takes the number and the
+        seconds or None, and returns the steps that are left, or None. The value is then ``value``.
         """
         self._check()
         deadline_ns = self._deadline(timeout)
         if self._short is None:
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
+            self._nothing = self._short[:0]
         turns = self._turns
         taken: list[int] = []
         steps: Steps[T] | None = None
@@ -100,6 +118,12 @@ class Ordered(Messaging):
         try:
             turns.take(taken)
             number = taken[0]
+            if express is not None and turns.may_begin(number) and not on_event_loop():
+                left = express(number, timeout)
+                if left is None:
+                    turns.leave(number)
+                    return self._finished(kind, value)
+                work = left
             call = Call(
                 kind,
                 self.rank,
@@ -113,7 +137,7 @@ class Ordered(Messaging):
             )
             steps = Steps(_guarded(turns, call, work, self._refuse), patient=nbytes <= _AT_CALL)
             if turns.has_come(number) and steps.begin():
-                return self._finished(kind, steps.value)
+                return self._finished(kind, steps.value, nbytes=nbytes, path=path)
             operation = self._defer(
                 kind,
                 deadline_ns + _GRACE_NS if deadline_ns else 0,
@@ -140,6 +164,8 @@ class Ordered(Messaging):
                 else:
                     if steps is not None:
                         steps.drop()
+                    else:
+                        _quietly(self._refuse)  # other ranks may have heard of the call
                     turns.leave(taken[0])
             raise
 
@@ -164,6 +190,14 @@ class Ordered(Messaging):
     def _post_receive(self, view: Any, rank: int, left_s: float | None) -> Operation[Any]:
         quick = self._collectives.post_recv(view, rank, None, left_s)
         return self._receive(self._collectives, view, rank, None, left_s) if quick is None else quick
+
+    def _post_exchange(self, view: Any, to: int, into: Any, sender: int, nbytes: int, tag: int, left_s: float) -> Begun:
+        spin_ns = 0 if on_event_loop() else _EXCHANGE_NS
+        return self._collectives.exchange(view, to, into, sender, nbytes, tag, left_s, spin_ns)
+
+    def _signal_at_once(self, to: int, sender: int, tag: int, timeout: float | None) -> Begun:
+        """Send no bytes to a rank, and wait for a short time for what another one sends likewise."""
+        return self._collectives.exchange(self._nothing, to, self._short, sender, 0, tag, timeout, _EXCHANGE_NS)
 
     def _ask(self, number: int, kind: str) -> Operation[Missing]:
         operation = self._defer("ask", 0, functools.partial(self._attendance.missing, number, kind))

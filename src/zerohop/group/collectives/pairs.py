@@ -9,23 +9,26 @@ from zerohop.group.collectives.operands import copy_bytes
 
 if TYPE_CHECKING:
     from zerohop.core.face import Memory, View
-    from zerohop.group.collectives.call import Call, Transfer
+    from zerohop.group.collectives.call import Begun, Call, Transfer
     from zerohop.group.collectives.operands import Numbers
 
 # Pairs of messages of alltoall that are under way at once.
 _UNDER_WAY: Final = 16
 
 
-async def barrier(call: Call) -> None:
-    """Hear of twice as many ranks in each step: dissemination."""
+async def barrier(call: Call, distance: int = 1, begun: Begun = False) -> None:
+    """Hear of twice as many ranks in each step: dissemination.
+
+    Args:
+        call: the call.
+        distance: that of the first step to take, to the ranks of that step.
+        begun: what was done of it.
+    """
     size, rank = call.size, call.rank
-    distance = 1
     call.partners.update((rank + (1 << bit)) % size for bit in range((size - 1).bit_length()))
     while distance < size:
-        heard = call.signal_of((rank - distance) % size)
-        told = call.signal((rank + distance) % size)
-        await call.wait(heard, told)
-        distance *= 2
+        await call.exchange_signals((rank + distance) % size, (rank - distance) % size, begun)
+        distance, begun = 2 * distance, False
 
 
 async def allreduce(call: Call, operator: str, x: Numbers, out: Numbers) -> None:
@@ -42,8 +45,7 @@ async def allreduce(call: Call, operator: str, x: Numbers, out: Numbers) -> None
 
     if rank < 2 * extra and rank % 2:
         # The result cannot come before all of x has been received, so that they may be the same memory.
-        result = call.receive(out.view, rank - 1)
-        await call.wait(result, call.send(x.view, rank - 1))
+        await call.exchange(x.view, rank - 1, out.view, rank - 1)
         return
     room = x.room(len(x), call.scratch)
     mine = x
@@ -58,8 +60,7 @@ async def allreduce(call: Call, operator: str, x: Numbers, out: Numbers) -> None
     while step < doubled:
         place = number ^ step
         other = rank_at(place)
-        received = call.receive(room.view, other)
-        await call.wait(received, call.send(mine.view, other))
+        await call.exchange(mine.view, other, room.view, other)
         # The lower rank's comes first at both, so that both get the same bits.
         out.reduce(operator, *((mine, room) if number < place else (room, mine)))
         mine = out
@@ -77,8 +78,8 @@ async def allgather(call: Call, x: Memory | View, out: Memory | View) -> None:
     call.partners.update((rank - (1 << bit)) % size for bit in range((size - 1).bit_length()))
     while have < size:
         more = min(have, size - have)
-        received = call.receive(view[have * nbytes : (have + more) * nbytes], (rank + have) % size)
-        await call.wait(received, call.send(view[: more * nbytes], (rank - have) % size))
+        received = view[have * nbytes : (have + more) * nbytes]
+        await call.exchange(view[: more * nbytes], (rank - have) % size, received, (rank + have) % size)
         have += more
     before = (size - rank) * nbytes
     copy_bytes(out[rank * nbytes :], view[:before])

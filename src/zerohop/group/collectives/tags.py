@@ -112,9 +112,14 @@ def tag_of(
     return Tag(0, KINDS.index(kind), OPERATORS.index(operator), number, rest)
 
 
+def number_bits(number: int) -> int:
+    """Return the bits of a tag that say which collective of the group it is."""
+    return number % _NUMBERS << 24
+
+
 def failure_tag(number: int, failure: Failure, rank: int) -> int:
     """Return the tag of the message by which a rank says that it has given a collective up."""
-    return number % _NUMBERS << 24 | _FAILURE << 20 | failure << 16 | min(rank, 0xFFFF)
+    return number_bits(number) | _FAILURE << 20 | failure << 16 | min(rank, 0xFFFF)
 
 
 def parsed(bits: int) -> Tag:

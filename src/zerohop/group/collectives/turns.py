@@ -45,6 +45,11 @@ class Turns:
         with self._lock:
             return self._turn == number
 
+    def may_begin(self, number: int) -> bool:
+        """Tell whether all earlier ones have ended well."""
+        with self._lock:
+            return self._turn == number and self._failure is None
+
     async def wait_for(self, number: int, left_s: float = math.inf) -> None:
         """Wait until all earlier ones have ended, for ``left_s`` seconds at most. On the control thread.
 

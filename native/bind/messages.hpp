@@ -1,0 +1,122 @@
+// What the native methods of tagged messages share: what they post with, and how they read Python's arguments.
+//
+// Where a function says that something is not plain, nothing was done: Python then posts, or says what is wrong.
+#pragma once
+
+#include "bind/in_flight.hpp"
+#include "bind/poster.hpp"
+#include "bind/slots.hpp"
+#include "provider/framed/tuning.hpp"
+
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace zerohop::bind {
+
+// Above this size a copy takes longer than handing the interpreter to another thread.
+inline constexpr uint64_t kHoldGilBytes = 4096;
+inline constexpr uint64_t kMostRanks = uint64_t{1} << 20;
+// Longest message that goes in a frame with others.
+inline constexpr uint64_t kMostInPack = framed::kEagerBytes - sizeof(uint16_t);
+
+// A rank that messages reach without more ado.
+struct Receiver {
+    std::weak_ptr<Endpoint> endpoint; // gone: not known; weak, because a lane that is down, and its ring, are to go
+    bool in_memory = false;           // a send makes no system call, so that it need not give up Python's GIL
+    uint64_t mailbox = 0;
+    nb::object path;
+    // Dictionaries with a key each, whose value is false or missing unless earlier messages wait for something.
+    std::vector<std::pair<nb::object, nb::object>> gates;
+
+    [[nodiscard]] bool is_free() const {
+        for (const auto& [dictionary, key] : gates) {
+            PyObject* const value = PyDict_GetItemWithError(dictionary.ptr(), key.ptr());
+            if (value == nullptr ? PyErr_Occurred() != nullptr : PyObject_IsTrue(value) != 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+};
+
+// What the messages of one mailbox are posted with.
+struct Messages : Posts {
+    void stop() override {
+        receivers.clear();
+        engine.reset();
+    }
+    std::shared_ptr<Engine> engine;
+    nb::object core;
+    nb::object in_flight; // the class of sends that end later
+    nb::object finished;  // the class of sends that end within the call
+    nb::object receive;   // the class of receives
+    Slot source_of;       // its attributes: the rank, and why each lost rank is gone
+    Slot losses_of;
+    nb::object message; // the class of their values
+    nb::object losses;
+    nb::object greeted; // the set of ranks that were told that this one waits for them
+    nb::object known;   // takes the core and an object; returns a Memory of it if it is registered already, else None
+    uint64_t mailbox = 0;
+    uint32_t rank = 0;
+    uint64_t timeout_ns = 0;
+    std::vector<Receiver> receivers; // by rank
+};
+
+// Names what a message is sent from: memory, or a bytes object that is copied at once.
+struct Source {
+    nb::object memory; // keeps it
+    LocalRange local;
+    const void* bytes = nullptr;
+};
+
+// Names where messages go to: what is needed of a receiver while the GIL is given up, and others forget it.
+struct Address {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Endpoint> endpoint;
+    nb::object path;
+    bool in_memory = false;
+    Envelope envelope;
+};
+
+// Reads the memory of a message; `memory` keeps it if the object is an array. Returns false, perhaps with Python's
+// error set, if the memory is not plain.
+[[nodiscard]] bool read_memory(const Messages& messages, PyObject* object, nb::object& memory, LocalRange& local);
+// Reads the memory that a message is received into, as read_memory() does.
+[[nodiscard]] bool read_target(const Messages& messages, PyObject* object, nb::object& memory, LocalRange& local);
+// Reads what a message is sent from, as read_memory() does. Only memory of the host is plain.
+[[nodiscard]] bool read_source(const Messages& messages, PyObject* object, Source& source);
+// Reads a rank and a tag. Returns nothing, perhaps with Python's error set, unless messages may go there at once.
+[[nodiscard]] std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag);
+// Reads which messages a receive takes: by a rank or None, and a tag or None. Returns nothing, perhaps with Python's
+// error set, if a number is wrong, or more has to be done for that rank than to post.
+[[nodiscard]] std::optional<Wanted> read_wanted(const Messages& messages, PyObject* source, PyObject* tag);
+// Clears Python's error, because Python finds it again, and returns true; false if it is one of a signal's handler.
+[[nodiscard]] bool leave_to_python();
+
+// Posts without the GIL where that takes long; nothing if it was refused, for Python to find out why.
+template <class Post> std::optional<Posted> posted_by(bool hold, const Post& post) {
+    try {
+        if (hold) {
+            return post();
+        }
+        const Released release;
+        return post();
+    } catch (const std::exception&) { // Python's way raises the same, with all its details
+        return std::nullopt;
+    }
+}
+
+// Makes the request of a message. The envelope lives as long as the request.
+[[nodiscard]] Request request_of(Source& source, const Envelope& envelope, uint64_t timeout_ns);
+// The method that sends many messages (message_packs.cpp).
+[[nodiscard]] PyObject* send_many(PyObject* object, PyObject* const* args, Py_ssize_t count);
+
+// Returns what the methods of an object post with; null once they do not.
+[[nodiscard]] inline Messages* messages_of(PyObject* object) {
+    auto* const messages = static_cast<Messages*>(reinterpret_cast<Poster*>(object)->posts);
+    return messages != nullptr && messages->engine ? messages : nullptr;
+}
+
+} // namespace zerohop::bind
