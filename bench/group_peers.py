@@ -1,4 +1,4 @@
-"""Measures what programs of ranks do today with MPI, gloo and UCXX on this host, and zerohop's Connections beside them.
+"""Measures what programs of ranks do today with MPI, gloo and UCXX on this host, and zerohop's Groups beside them.
 
     python bench/group_peers.py [--rounds 3] [--python PYTHON] [--json FILE|-]
 
@@ -181,12 +181,12 @@ async def with_ucxx(rank: int, folder: Path) -> None:
 
 
 def with_zerohop() -> None:
-    """Run as one of two ranks that a Group connects."""
+    """Run as one of two ranks of a Group."""
     import zerohop as zh
 
     with zh.Group.from_env() as group:
         rank = group.rank
-        end = group.connect(1 - rank).result()
+        other = 1 - rank
         rows = Rows("zerohop", rank)
         for nbytes in SIZES:
             data = payload(nbytes, rank)
@@ -194,16 +194,28 @@ def with_zerohop() -> None:
 
             def once(memory: Any = memory) -> None:
                 for turn in range(2):
-                    (end.send if turn == rank else end.recv)(memory).result()
+                    (group.send if turn == rank else group.recv)(memory, other).result()
 
             async def once_async(memory: Any = memory) -> None:
                 for turn in range(2):
-                    await (end.send if turn == rank else end.recv)(memory)
+                    await (group.send if turn == rank else group.recv)(memory, other)
 
             rows.measure("send and recv", nbytes, once, turns=2)
             asyncio.run(rows.measure_async("send and recv, await", nbytes, once_async, turns=2))
             check(data, nbytes)
+        rows.measure("barrier", 0, lambda: group.barrier().result())
+        for nbytes in REDUCED:
+            numbers = np.zeros(nbytes // 4, np.float32)
+            total = np.zeros(nbytes // 4, np.float32)
+            rows.measure("allreduce", nbytes, partial(_allreduce, group, numbers, total))
+            numbers.fill(rank + 1)
+            _allreduce(group, numbers, total)
+            assert bool((total == 3).all())
         rows.print()
+
+
+def _allreduce(group: Any, numbers: np.ndarray, total: np.ndarray) -> None:
+    group.allreduce(numbers, out=total).result()
 
 
 def commands(python: str, folder: Path) -> dict[str, list[list[str]]]:

@@ -47,7 +47,7 @@ bool read_source(const Messages& messages, PyObject* object, Source& source) {
     return read_memory(messages, object, source.memory, source.local) && source.local.region->is_host();
 }
 
-std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag_given) {
+std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag_given, bool in_turn) {
     const std::optional<uint64_t> rank = read_number(to, kMostRanks);
     const std::optional<uint64_t> tag = read_number(tag_given, kMostTag);
     if (!rank || !tag || *rank >= messages.receivers.size()) {
@@ -55,7 +55,7 @@ std::optional<Address> read_address(const Messages& messages, PyObject* to, PyOb
     }
     const Receiver& receiver = messages.receivers[*rank];
     std::shared_ptr<Endpoint> endpoint = receiver.endpoint.lock();
-    if (!messages.engine || !endpoint || !receiver.is_free()) {
+    if (!messages.engine || !endpoint || !receiver.is_free(in_turn)) {
         return std::nullopt;
     }
     return Address{messages.engine, std::move(endpoint), receiver.path, receiver.in_memory,

@@ -8,7 +8,7 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr Py_ssize_t kSendManyArguments = 5;
+constexpr Py_ssize_t kSendManyArguments = 6;
 
 // Holds short messages that go in one frame (framed/frame.hpp).
 class Pack {
@@ -89,8 +89,8 @@ long send_packs(const Address& to, const std::vector<Source>& sources, uint64_t 
 
 } // namespace
 
-// Takes a tuple of memories, the rank, the tag, the seconds or None, and whether to wait for room. Returns how many
-// were sent, from the first on: none unless all are plain and short.
+// Takes a tuple of memories, the rank, the tag, the seconds or None, whether to wait for room, and whether the turn of
+// these messages has come. Returns how many were sent, from the first on: none unless all are plain and short.
 PyObject* send_many(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     Messages* const messages = messages_of(object);
     if (count != kSendManyArguments || messages == nullptr || !PyTuple_CheckExact(args[0])) {
@@ -106,7 +106,8 @@ PyObject* send_many(PyObject* object, PyObject* const* args, Py_ssize_t count) {
             sources.push_back(std::move(source));
         }
     }
-    const std::optional<Address> to = !plain ? std::nullopt : read_address(*messages, args[1], args[2]);
+    const std::optional<Address> to =
+        !plain ? std::nullopt : read_address(*messages, args[1], args[2], args[5] == Py_True);
     if (PyErr_Occurred() != nullptr) { // Python finds the same; but a signal's handler is to be heard
         if (!leave_to_python()) {
             return nullptr;

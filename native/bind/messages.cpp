@@ -209,8 +209,15 @@ void begin_messages(const nb::object& poster, std::shared_ptr<Engine> engine, nb
     self.posts = made.release();
 }
 
+std::pair<nb::object, nb::object> gate_of(const nb::tuple& given) {
+    if (given.size() != 2 || !nb::isinstance<nb::dict>(given[0])) {
+        throw nb::type_error("a gate is a dictionary and a key");
+    }
+    return {given[0], given[1]};
+}
+
 void reach(const nb::object& poster, uint32_t rank, const PyEndpoint& endpoint, uint64_t mailbox, nb::object path,
-           const nb::list& gates) {
+           const nb::tuple& turn, const nb::tuple& room) {
     auto* const messages = static_cast<Messages*>(checked(poster, messages_type).posts);
     if (messages == nullptr || !messages->engine || rank > kMostRanks) {
         return;
@@ -220,14 +227,8 @@ void reach(const nb::object& poster, uint32_t rank, const PyEndpoint& endpoint, 
     made.in_memory = std::strcmp(endpoint.endpoint->provider(), "shm") == 0;
     made.mailbox = mailbox;
     made.path = std::move(path);
-    for (const nb::handle gate : gates) {
-        if (PyTuple_Check(gate.ptr()) == 0 || PyTuple_GET_SIZE(gate.ptr()) != 2 ||
-            PyDict_Check(PyTuple_GET_ITEM(gate.ptr(), 0)) == 0) {
-            throw nb::type_error("a gate is a dictionary and a key");
-        }
-        made.gates.emplace_back(nb::borrow(PyTuple_GET_ITEM(gate.ptr(), 0)),
-                                nb::borrow(PyTuple_GET_ITEM(gate.ptr(), 1)));
-    }
+    made.turn = gate_of(turn);
+    made.room = gate_of(room);
     if (messages->receivers.size() <= rank) {
         messages->receivers.resize(size_t{rank} + 1);
     }
@@ -242,7 +243,7 @@ void register_messages(nb::module_& m) {
          "post_send($self, source, rank, tag, timeout, /)\n--\n\n"
          "Post a message to a rank that is reached; None: nothing was done, because it is not as plain as that."},
         {"post_sends", method(&send_many), METH_FASTCALL,
-         "post_sends($self, sources, rank, tag, timeout, waits, /)\n--\n\n"
+         "post_sends($self, sources, rank, tag, timeout, waits, in_turn, /)\n--\n\n"
          "Send short messages to a rank that is reached; return how many, from the first on: none unless all are "
          "plain."},
         {"post_recv", method(&recv), METH_FASTCALL,
@@ -260,12 +261,13 @@ void register_messages(nb::module_& m) {
           nb::arg("greeted"), nb::arg("known"), nb::arg("mailbox"), nb::arg("rank"), nb::arg("timeout_ns"),
           "Lets the native methods of an object post. `receive` has slots `_source` and `_losses`; `message` is a "
           "tuple's class, of three; `known` makes a Memory of an array that is registered already.");
-    m.def("reach", &reach, nb::arg("poster"), nb::arg("rank"), nb::arg("endpoint"), nb::arg("mailbox"), nb::arg("path"),
-          nb::arg("gates"),
-          nb::sig("def reach(poster: object, rank: int, endpoint: Endpoint, mailbox: int, path: object, "
-                  "gates: list[tuple[dict[Any, Any], Any]]) -> None"),
-          "Lets messages go to a mailbox of a rank, over this lane and while all gates are free: dictionaries, each "
-          "with the key of a value that is then false or missing.");
+    m.def(
+        "reach", &reach, nb::arg("poster"), nb::arg("rank"), nb::arg("endpoint"), nb::arg("mailbox"), nb::arg("path"),
+        nb::arg("turn"), nb::arg("room"),
+        nb::sig("def reach(poster: object, rank: int, endpoint: Endpoint, mailbox: int, path: object, "
+                "turn: tuple[dict[Any, Any], Any], room: tuple[dict[Any, Any], Any]) -> None"),
+        "Lets messages go to a mailbox of a rank, over this lane and while no earlier ones wait for their turn or for "
+        "room: each is a dictionary, and the key of a value that is then false or missing.");
 }
 
 } // namespace zerohop::bind

@@ -27,17 +27,18 @@ struct Receiver {
     bool in_memory = false;           // a send makes no system call, so that it need not give up Python's GIL
     uint64_t mailbox = 0;
     nb::object path;
-    // Dictionaries with a key each, whose value is false or missing unless earlier messages wait for something.
-    std::vector<std::pair<nb::object, nb::object>> gates;
+    // Dictionaries with a key each, whose value is false or missing unless earlier messages wait: for their turn, and
+    // for room.
+    std::pair<nb::object, nb::object> turn;
+    std::pair<nb::object, nb::object> room;
 
-    [[nodiscard]] bool is_free() const {
-        for (const auto& [dictionary, key] : gates) {
-            PyObject* const value = PyDict_GetItemWithError(dictionary.ptr(), key.ptr());
-            if (value == nullptr ? PyErr_Occurred() != nullptr : PyObject_IsTrue(value) != 0) {
-                return false;
-            }
-        }
-        return true;
+    // `in_turn`: the message waits for its turn itself, which has come.
+    [[nodiscard]] bool is_free(bool in_turn) const { return (in_turn || is_open(turn)) && is_open(room); }
+
+private:
+    static bool is_open(const std::pair<nb::object, nb::object>& gate) {
+        PyObject* const value = PyDict_GetItemWithError(gate.first.ptr(), gate.second.ptr());
+        return value == nullptr ? PyErr_Occurred() == nullptr : PyObject_IsTrue(value) == 0;
     }
 };
 
@@ -88,7 +89,8 @@ struct Address {
 // Reads what a message is sent from, as read_memory() does. Only memory of the host is plain.
 [[nodiscard]] bool read_source(const Messages& messages, PyObject* object, Source& source);
 // Reads a rank and a tag. Returns nothing, perhaps with Python's error set, unless messages may go there at once.
-[[nodiscard]] std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag);
+[[nodiscard]] std::optional<Address> read_address(const Messages& messages, PyObject* to, PyObject* tag,
+                                                  bool in_turn = false);
 // Reads which messages a receive takes: by a rank or None, and a tag or None. Returns nothing, perhaps with Python's
 // error set, if a number is wrong, or more has to be done for that rank than to post.
 [[nodiscard]] std::optional<Wanted> read_wanted(const Messages& messages, PyObject* source, PyObject* tag);

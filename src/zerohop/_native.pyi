@@ -207,7 +207,7 @@ def begin_posting(
 class TaggedMessages(Poster):
     def post_send(self, source: Any, rank: int, tag: int, timeout: float | None, /) -> Operation[int] | None: ...
     def post_sends(
-        self, sources: tuple[Any, ...], rank: int, tag: int, timeout: float | None, waits: bool, /
+        self, sources: tuple[Any, ...], rank: int, tag: int, timeout: float | None, waits: bool, in_turn: bool, /
     ) -> int: ...
     def post_recv(
         self, into: Any, source: int | None, tag: int | None, timeout: float | None, /
@@ -241,7 +241,13 @@ def begin_messages(
     timeout_ns: int,
 ) -> None: ...
 def reach(
-    poster: object, rank: int, endpoint: Endpoint, mailbox: int, path: object, gates: list[tuple[dict[Any, Any], Any]]
+    poster: object,
+    rank: int,
+    endpoint: Endpoint,
+    mailbox: int,
+    path: object,
+    turn: tuple[dict[Any, Any], Any],
+    room: tuple[dict[Any, Any], Any],
 ) -> None: ...
 
 class BlockWatch:

@@ -176,10 +176,15 @@ def _play_until_it_waits(what: str, group: zh.Group, memory: Memory) -> None:
         never.wait()
 
     async def exchange(call: Call, view: Any, to: int, into: Any, sender: int) -> None:
-        await stand_still(call.receive(into, sender), call.send(view, to))
+        call.receive(into, sender)
+        call.send(view, to)
+        await stand_still()
 
-    async def exchange_signals(call: Call, to: int, sender: int) -> None:
-        await stand_still(call.signal_of(sender), call.signal(to))
+    async def exchange_signals(call: Call, to: int, sender: int, begun: Any = False) -> None:
+        if begun is False:
+            call.signal_of(sender)
+            call.signal(to)
+        await stand_still()
 
     # This process does nothing else any more.
     for method, name in ((stand_still, "wait"), (exchange, "exchange"), (exchange_signals, "exchange_signals")):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Finished, all_ended, on_event_loop
+from zerohop.core.face import Finished, on_event_loop
 from zerohop.group.channel import Channel, Use
 from zerohop.group.completion import Completion
 from zerohop.group.inbox import Inbox
-from zerohop.group.messages import MOST_TAG
-from zerohop.group.messaging import Messaging
+from zerohop.group.messages import MOST_TAG, SHORT
+from zerohop.group.messaging import Messaging, named, with_grace
 from zerohop.group.of_rank import of_rank
 
 if TYPE_CHECKING:
@@ -184,22 +185,25 @@ class Active(Messaging):
         channel = self._target(Use.ACTIVE, target)
         made = tuple(sources)
         self._check()
-        count = channel.post_sends(made, rank, tag, timeout, not on_event_loop())
-        if count == len(made):
-            return self._finished("am", count)
-        views = [self._view(each) for each in made[count:]]
-        sending = [of_rank(self._send(channel, each, rank, tag, timeout), rank) for each in views]
+        sent = channel.post_sends(made, rank, tag, timeout, not on_event_loop(), False)
+        if sent == len(made):
+            return self._finished("am", sent)
+        rest = tuple(each if type(each) is bytes and len(each) <= SHORT else self._view(each) for each in made[sent:])
+        members, deadline_ns = self._members, self._deadline(timeout)
+        end = members.queue(self._team.ranks[rank])
+        send = functools.partial(members.send_many_queued, channel, rest, rank, tag, deadline_ns, end)
 
         async def work() -> int:
-            await all_ended(sending)
-            errors = [each.exception(0) for each in sending]
-            for error in filter(None, errors):
-                raise error
+            await named(self._team, rank, send)
             return len(made)
 
-        operation = self._defer("am", 0, work, keep=views)
+        try:
+            operation = self._defer("am", with_grace(deadline_ns), work, keep=rest, at_end=end)
+        except BaseException:
+            end()
+            raise
         self._operations.note(operation)
-        return operation
+        return of_rank(operation, rank)
 
     def _checked(self, rank: int, tag: int) -> tuple[int, int]:
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)

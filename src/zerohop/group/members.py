@@ -7,6 +7,7 @@ said to be for any thread, run on the control thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections import Counter
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
-from zerohop.group.messages import end_quietly
+from zerohop.group.messages import SHORT, end_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
-    from zerohop.core.face import Connection, Context, Link, Memory, View
+    from zerohop.core.face import Connection, Context, Link, Memory, Operation, View
     from zerohop.group.channel import Channel
     from zerohop.group.roll import InThread, Roll
 
@@ -156,6 +157,56 @@ class Members:
         ``number``: the rank, as a number of the channel's group.
         """
         rank = channel.team.ranks[number]
+        async with self._in_turn(rank, deadline_ns) as connection:
+            left_s = max(0.0, self._roll.left_s(deadline_ns))
+            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s, header=header)
+            posted()
+        try:
+            return await operation
+        except asyncio.CancelledError:
+            end_quietly(operation)  # it may have failed just now, and the caller has given it up
+            raise
+
+    async def send_many_queued(
+        self,
+        channel: Channel,
+        sources: tuple[bytes | Memory | View, ...],
+        number: int,
+        tag: int,
+        deadline_ns: int,
+        posted: Callable[[], None],
+    ) -> None:
+        """Send messages as ``send_queued`` does one. The first error ends it, and all that are under way."""
+        rank = channel.team.ranks[number]
+        under_way: list[Operation[int]] = []
+        sent = 0
+        try:
+            async with self._in_turn(rank, deadline_ns) as connection:
+                envelope = channel.envelope(number, tag)
+                channel.reach(number, connection, self.queued)
+                while sent < len(sources):
+                    left_s = max(0.0, self._roll.left_s(deadline_ns))
+                    sent += channel.post_sends(sources[sent:], number, tag, left_s, False, True)
+                    if sent < len(sources):  # there is no room, or it is none of those that go together
+                        source = sources[sent]
+                        under_way.append(send_to_mailbox(connection, source, envelope, left_s))
+                        sent += 1
+                        if isinstance(source, bytes) or source.nbytes <= SHORT:
+                            await under_way.pop()  # over once there was room
+                posted()
+            for each in under_way:
+                await each
+        finally:
+            for each in under_way:
+                end_quietly(each)
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, rank: int, deadline_ns: int) -> AsyncIterator[Connection]:
+        """Wait until all earlier messages to a rank are posted, and reach it.
+
+        Raises:
+            DeadlineExceeded: they are not; or as of ``reach``.
+        """
         turn = self._turns.setdefault(rank, asyncio.Lock())
         left_s = max(0.0, self._roll.left_s(deadline_ns))
         held = False
@@ -171,18 +222,10 @@ class Members:
             except TimeoutError:
                 early = f"rank {rank}: earlier messages are not on their way yet"
                 raise DeadlineExceeded(early, fix="allow more time with timeout=", ranks=(rank,)) from None
-            connection = await self.reach(rank, deadline_ns)
-            left_s = max(0.0, self._roll.left_s(deadline_ns))
-            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s, header=header)
-            posted()
+            yield await self.reach(rank, deadline_ns)
         finally:
             if held:
                 turn.release()
-        try:
-            return await operation
-        except asyncio.CancelledError:
-            end_quietly(operation)  # it may have failed just now, and the caller has given it up
-            raise
 
     def wants_watch(self, rank: int) -> bool:
         """Tell whether to call ``watch``, because a receive waits for a rank that was not reached. Any thread."""

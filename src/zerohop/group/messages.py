@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zerohop._native import Op
     from zerohop.core.face import Local, Mailbox, Operation
 
+# Longest message of host memory that ends for its sender before it is received.
+SHORT = 8 << 10
 _GO_ON = "go on without it, or start the program again"
 _TAG_BITS = 32
 MOST_TAG = (1 << _TAG_BITS) - 1

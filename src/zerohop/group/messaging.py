@@ -61,8 +61,9 @@ class Messaging(Face):
         self.ranks = tuple(team.ranks)
         members.attach(tuple(self._channels))
         left = functools.partial(_note_left, weakref.ref(self))
-        self._notices = Notices(notices, members, self._greeted, left)
-        self._operations.note(self._defer("connect", 0, self._notices.listen))
+        begin = functools.partial(_begin, weakref.ref(self))
+        self._notices = Notices(notices, members, self._greeted, left, begin)
+        begin(self._notices.listen)
 
     def _close_channels(self) -> None:
         self._notices.leave()
@@ -96,8 +97,8 @@ class Messaging(Face):
         if known is not None:
             return self._finished("connect", known)
 
-        work = functools.partial(_named, self._team, rank, self._members.reach, there, deadline_ns)
-        operation = self._defer("connect", _with_grace(deadline_ns), work)
+        work = functools.partial(named, self._team, rank, self._members.reach, there, deadline_ns)
+        operation = self._defer("connect", with_grace(deadline_ns), work)
         self._operations.note(operation)
         return operation
 
@@ -156,10 +157,10 @@ class Messaging(Face):
         deadline_ns = self._deadline(timeout)
         end = members.queue(there)
         work = functools.partial(
-            _named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end, header
+            named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end, header
         )
         try:
-            operation = self._defer("send", _with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
+            operation = self._defer("send", with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
         except BaseException:
             end()
             raise
@@ -234,7 +235,7 @@ class Messaging(Face):
                 channel.reach(source, connection, self._members.queued)
             wants_watch = self._members.wants_watch(there)
             if wants_watch or self._notices.wants_greeting(source):
-                self._operations.note(self._defer("connect", 0, functools.partial(self._notices.greet, source)))
+                self._notices.begin(functools.partial(self._notices.greet, source))
         return posted
 
     def note_left(self, number: int) -> None:
@@ -244,6 +245,10 @@ class Messaging(Face):
             gone = PeerLost(f"rank {there}: it has left the group", operation="recv", ranks=(there,))
             for channel in tuple(self._channels):
                 channel.lose(there, gone)
+
+    def note_work(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work on the control thread that nobody waits for, and that ends with the group."""
+        self._operations.note(self._defer("connect", 0, work))
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """End what waits for a rank that is lost. On the control thread."""
@@ -262,18 +267,25 @@ def _note_left(group: weakref.ref[Messaging], number: int) -> None:
         itself.note_left(number)
 
 
+def _begin(group: weakref.ref[Messaging], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do work of a group, which this does not keep alive."""
+    itself = group()
+    if itself is not None:
+        itself.note_work(work)
+
+
 def _deadline(core: Any, own_s: float | None, timeout: float | None) -> int:
     """Return the deadline of a call of a group with a timeout of its own, on the monotonic clock; 0: none."""
     deadline: int = core.deadline(own_s if timeout is None else timeout)
     return deadline
 
 
-def _with_grace(deadline_ns: int) -> int:
+def with_grace(deadline_ns: int) -> int:
     """Return a later deadline; 0 stands for none."""
     return deadline_ns + _GRACE_NS if deadline_ns else 0
 
 
-async def _named(team: Team, rank: int, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+async def named(team: Team, rank: int, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     """Do work of Members, whose errors name a rank by its number in the program; raise them with that in the group."""
     try:
         return await work(*args)

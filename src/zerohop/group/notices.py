@@ -7,6 +7,7 @@ it knows, by a message that comes behind all earlier ones.
 from __future__ import annotations
 
 import enum
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,6 @@ from zerohop.errors import PeerLost, ZerohopError
 from zerohop.group.messages import GroupReceive, end_quietly
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Coroutine
 
     from zerohop.core.face import Operation
@@ -45,9 +45,17 @@ class Notices:
 
     Attributes:
         handlers: functions for other kinds of notices, which are called on the control thread with rank and number.
+        begin: does work that nobody waits for, until the group is closed.
     """
 
-    def __init__(self, channel: Channel, members: Members, greeted: set[int], left: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        members: Members,
+        greeted: set[int],
+        left: Callable[[int], None],
+        begin: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+    ) -> None:
         """Use a channel that is open.
 
         Args:
@@ -55,12 +63,13 @@ class Notices:
             members: the ranks.
             greeted: has the ranks that were greeted, and this one.
             left: called on the control thread when a rank has left the group.
+            begin: does work on the control thread that ends with the group.
         """
         self._channel = channel
         self._members = members
         self._left = left
         self.handlers: dict[int, Callable[[int, int], None]] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+        self.begin = begin
         self._greeted = greeted
 
     def wants_greeting(self, number: int) -> bool:
@@ -109,15 +118,7 @@ class Notices:
             self._left(number)
         elif kind == Notice.GREETING:
             # Not awaited: a rank that is stopped, and cannot be reached, must not hold up the notices of others.
-            self.begin(self._members.watch(self._channel.team.ranks[number]))
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that nobody waits for. On the control thread."""
-        import asyncio
-
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+            self.begin(functools.partial(self._members.watch, self._channel.team.ranks[number]))
 
     def reached(self) -> set[int]:
         """Return the ranks of the group that were reached. Any thread."""

@@ -228,9 +228,9 @@ class GroupPeer:
         self._side.exchange(mode, rounds, first=False)
         return {"digest": self._side.received(), "cpu_s": time.process_time() - cpu}
 
-    def group_count(self, count: int) -> Answer:
+    def group_count(self, count: int, mode: str) -> Answer:
         """Wait for active messages."""
-        return {"count": self._side.count(count)}
+        return {"count": self._side.count(count, mode)}
 
     def group_meet(self, rounds: int) -> None:
         """Wait for the first rank in each round."""

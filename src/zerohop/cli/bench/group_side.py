@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from typing import Final
 
 import numpy as np
 
 import zerohop
+from zerohop.cli.bench.group_plan import HANDLED, ONE, THREADS
 from zerohop.cli.bench.session import TIMEOUT
 from zerohop.cli.payload import Octets, digest, random_bytes
-from zerohop.group import Counter
+from zerohop.group import CompletionList, Counter
 
-AWAIT = "await"
+AWAIT: Final = "await"
+# The numbers of the completion objects, in the order in which they are registered.
+_COUNTER, _LIST = range(2)
+_THREADS: Final = 8
+_AT_ONCE: Final = 1250  # messages in one call
 
 
 class GroupSide:
@@ -26,7 +33,9 @@ class GroupSide:
         self._other = 1 - rank
         self._memories = [context.register(each) for each in (self.outgoing, self.incoming)]
         self._counter = Counter(self.group)
-        self.group.register(self._counter)
+        self._listed = CompletionList(self.group)
+        for told in (self._counter, self._listed):
+            self.group.register(told)
         self._counted = 0
 
     def fill(self, seed: int) -> Octets:
@@ -68,15 +77,33 @@ class GroupSide:
             times[index] = time.perf_counter_ns() - start
         return times
 
-    def post(self, count: int) -> None:
-        """Send active messages, all of the memory in each."""
-        for _ in range(count):
-            self.group.am(self._memories[0], self._other, 0)
+    def post(self, count: int, mode: str) -> None:
+        """Send active messages, all of the memory in each, in one of the ways of AM_BATCHES."""
+        if mode == ONE:
+            for _ in range(count):
+                self.group.am(self._memories[0], self._other, _COUNTER)
+            return
+        target = _LIST if mode == HANDLED else _COUNTER
+        threads = _THREADS if mode == THREADS else 1
+        share = [self._memories[0]] * min(count // threads, _AT_ONCE)
 
-    def count(self, more: int) -> int:
+        def send() -> None:
+            for _ in range(count // threads // len(share)):
+                self.group.am_many(share, self._other, target).result()
+
+        others = [threading.Thread(target=send) for _ in range(threads - 1)]
+        for each in others:
+            each.start()
+        send()
+        for each in others:
+            each.join()
+
+    def count(self, more: int, mode: str) -> int:
         """Wait for so many more active messages; return how many have come in all."""
+        if mode == HANDLED:
+            return sum(self._listed.pop(TIMEOUT).kind == "am" for _ in range(more))
         self._counted += more
-        return self._counter.wait(self._counted, TIMEOUT)
+        return self._counter.wait(self._counted, TIMEOUT) - self._counted + more
 
     def meet(self, rounds: int) -> list[int]:
         """Wait for the other rank in each round; return nanoseconds of each."""

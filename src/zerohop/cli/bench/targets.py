@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.cli.bench.device_plan import FIFO, FIFO_TARGET_US, LANGUAGES, PEER, PING, PING_BYTES, PUT, TURN, WAIT
-from zerohop.cli.bench.group_plan import AM, IDLE, SEND
+from zerohop.cli.bench.group_plan import AM, IDLE, MANY, SEND, THREADS
 from zerohop.cli.bench.rows import (
     ENCRYPTED,
     FLOWS,
@@ -251,7 +251,8 @@ DEVICE_TARGETS: Final = (
 # Rows about ranks, which are measured only if somebody names them.
 GROUP_TARGETS: Final = (
     Target(_target(IDLE), max_cpu=0.005),
-    Target(_target(AM, "shm", bytes=8), max_us=1 / 3),
+    Target(_target(AM, "shm", bytes=8, mode=MANY), max_us=1 / 3),
+    Target(_target(AM, "shm", bytes=8, mode=THREADS), min_of_row=1.0, row=_target(AM, "shm", bytes=8, mode=MANY)),
     Target(_target(SEND, "shm", bytes=8, mode="await"), max_us=5.7),
     Target(
         _target(SEND, "shm", bytes=8, mode="result"),

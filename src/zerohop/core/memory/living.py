@@ -29,8 +29,8 @@ class Living:
         """Add a Registration."""
         self._references[registration.number] = weakref.ref(registration)
         if len(self._references) > self._room:
-            # A copy, because a destructor that the garbage collector runs here, or another thread, may add to the table:
-            # a list of pairs takes memory for each of them.
+            # A copy: a destructor that the garbage collector runs here, or another thread, may add to the table, and
+            # a list of the pairs makes an object for each of them.
             for number, reference in self._references.copy().items():
                 if reference() is None:
                     self._references.pop(number, None)

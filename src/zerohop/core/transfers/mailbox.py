@@ -187,4 +187,4 @@ def reach_natively(messages: TaggedMessages, rank: int, connection: Connection, 
     link = connection._link
     lane = link.message_lane
     if lane is not None:
-        reach(messages, rank, lane.endpoint, mailbox, link.path(HOST), [gate, (link.late, SENT)])
+        reach(messages, rank, lane.endpoint, mailbox, link.path(HOST), gate, (link.late, SENT))

@@ -96,7 +96,7 @@ class Attendance:
 
     def _asked(self, rank: int, number: int) -> None:
         notice = Notice.CALLED if self._turns.has_taken(number, _NUMBER_BITS) else Notice.NOT_CALLED
-        self._notices.begin(self._answer(rank, notice, number))
+        self._notices.begin(functools.partial(self._answer, rank, notice, number))
 
     async def _answer(self, rank: int, notice: Notice, number: int) -> None:
         try:

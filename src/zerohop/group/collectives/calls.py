@@ -49,7 +49,7 @@ class Collectives(Explaining):
 
         Raises:
             Closed: the Group is closed. From the Operation: PeerLost, whose text names the rank that is gone;
-                DeadlineExceeded, whose text names a rank that has not come, or has given up for that reason;
+                DeadlineExceeded, whose text and ``ranks`` name those that have not called this, or do not answer;
                 ProtocolError: a rank calls something else, or with arguments that do not agree; ZerohopError: an
                 earlier collective of this group has failed.
         """

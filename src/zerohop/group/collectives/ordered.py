@@ -13,11 +13,11 @@ from zerohop.core.face import on_event_loop
 from zerohop.errors import Closed, WouldBlock, ZerohopError
 from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call
 from zerohop.group.collectives.ended import Ended
-from zerohop.group.collectives.plan import SHORT
 from zerohop.group.collectives.scratch import Scratch
 from zerohop.group.collectives.steps import Steps
 from zerohop.group.collectives.tags import Failure
 from zerohop.group.collectives.turns import Turns
+from zerohop.group.messages import SHORT
 from zerohop.group.messaging import Messaging
 
 if TYPE_CHECKING:

@@ -29,9 +29,6 @@ BRUCK: Final = 4 << 10
 # Longest part of a rank that goes up or down a tree together with those of others.
 TREE_PART: Final = 1 << 10
 
-# Longest message of host memory that ends for its sender before it is received.
-SHORT: Final = 8 << 10
-
 # Least bytes of a piece, and the most pieces of a block between two ranks. Reduction of a piece overlaps with the
 # transfer of the next one. Among more ranks a block makes more steps, which overlap as well, and fewer pieces suffice.
 _PIECE: Final = 256 << 10

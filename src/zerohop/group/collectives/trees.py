@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.group.collectives import rings
 from zerohop.group.collectives.operands import copy_bytes
-from zerohop.group.collectives.plan import SHORT, pieces_of
+from zerohop.group.collectives.plan import pieces_of
+from zerohop.group.messages import SHORT
 
 if TYPE_CHECKING:
     from zerohop.core.face import Memory, View
