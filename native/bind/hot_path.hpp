@@ -11,6 +11,9 @@ struct Posting : Posts {
         engine.reset();
         link.reset(); // the link may keep the object itself alive
     }
+    int traverse(visitproc visit, void* arg) const override {
+        return visit_all({&core, &in_flight, &finished, &prepare, &write, &write_many, &read, &link}, visit, arg);
+    }
     std::shared_ptr<Engine> engine;
     nb::object core;      // the core of the Context
     nb::object in_flight; // the class of operations that end later

@@ -48,20 +48,22 @@ void report_dropped(PyTypeObject* type, const InFlight& self, const PyOp& op) {
     // A program may drop every write that it posts, so a dropped write must cost next to nothing.
     const bool writes = self.kind == nullptr || PyUnicode_ReadChar(self.kind, 0) == 'w';
     if (status == Status::cancelled || (writes && !failed) || self.core == nullptr || self.kind == nullptr ||
-        self.path == nullptr || !nb::is_alive() ||
-        PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "_dropped") == 0) { // classes go at the end, too
+        self.path == nullptr || !nb::is_alive()) {
         return;
     }
+    // An error that is being raised, whose end frees the operation, must survive all calls of Python's below.
     PyObject *error_type = nullptr, *error = nullptr, *trace = nullptr;
     PyErr_Fetch(&error_type, &error, &trace);
-    PyObject* const answer =
-        PyObject_CallMethod(reinterpret_cast<PyObject*>(type), "_dropped", "OOOiiKO", self.core, self.kind, self.path,
-                            static_cast<int>(status), static_cast<int>(op.op->reason()),
-                            static_cast<unsigned long long>(op.op->bytes_done()), op.asked ? Py_True : Py_False);
-    if (answer == nullptr) {
-        PyErr_WriteUnraisable(self.kind); // a program may have made an error of the warning
+    if (PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "_dropped") != 0) { // classes go at the end, too
+        PyObject* const answer =
+            PyObject_CallMethod(reinterpret_cast<PyObject*>(type), "_dropped", "OOOiiKO", self.core, self.kind,
+                                self.path, static_cast<int>(status), static_cast<int>(op.op->reason()),
+                                static_cast<unsigned long long>(op.op->bytes_done()), op.asked ? Py_True : Py_False);
+        if (answer == nullptr) {
+            PyErr_WriteUnraisable(self.kind); // a program may have made an error of the warning
+        }
+        Py_XDECREF(answer);
     }
-    Py_XDECREF(answer);
     PyErr_Restore(error_type, error, trace);
 }
 

@@ -126,6 +126,10 @@ PyObject* recv(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     if (!posted || posted->what != Posted::What::posted) {
         return not_done();
     }
+    if (posted->look) {
+        const Released release;
+        engine->look_or_kick();
+    }
     return receive_begun(*messages, args[1], local, memory, engine, std::move(posted->op));
 }
 

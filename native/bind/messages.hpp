@@ -48,6 +48,18 @@ struct Messages : Posts {
         receivers.clear();
         engine.reset();
     }
+    int traverse(visitproc visit, void* arg) const override {
+        int answer =
+            visit_all({&core, &in_flight, &finished, &receive, &message, &losses, &greeted, &known}, visit, arg);
+        for (const Receiver& each : receivers) {
+            answer =
+                answer != 0
+                    ? answer
+                    : visit_all({&each.path, &each.turn.first, &each.turn.second, &each.room.first, &each.room.second},
+                                visit, arg);
+        }
+        return answer;
+    }
     std::shared_ptr<Engine> engine;
     nb::object core;
     nb::object in_flight; // the class of sends that end later

@@ -232,6 +232,9 @@ nb::object post_receive_by(const Self& engine, const PyRegion* region, uint64_t 
     {
         const Released release;
         posted = post(request);
+        if (posted.look) {
+            engine->look_or_kick();
+        }
     }
     return result(engine, posted, request);
 }

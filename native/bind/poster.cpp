@@ -8,8 +8,16 @@ namespace {
 
 PyTypeObject* poster_type = nullptr; // set once
 
+int traverse(PyObject* object, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(object));
+    const Posts* const posts = reinterpret_cast<Poster*>(object)->posts;
+    return posts == nullptr ? 0 : posts->traverse(visit, arg);
+}
+
+// There is no tp_clear: methods may be called until the end, and the other objects of a cycle break it.
 void destroy(PyObject* object) {
     PyTypeObject* const type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     delete reinterpret_cast<Poster*>(object)->posts;
     type->tp_free(object);
     Py_DECREF(type);
@@ -28,11 +36,13 @@ PyTypeObject* make_poster_type(nb::module_& m, const char* name, const char* doc
     PyType_Slot slots[] = {
         {Py_tp_doc, const_cast<char*>(doc)},
         {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
+        {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
         {Py_tp_methods, methods},
         {0, nullptr},
     };
     const std::string full = std::string("zerohop._native.") + name;
-    PyType_Spec spec = {full.c_str(), sizeof(Poster), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+    PyType_Spec spec = {full.c_str(), sizeof(Poster), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                        slots};
     PyTypeObject* const parent = base == nullptr ? poster_type : base;
     const nb::object bases =
         parent == nullptr ? nb::object() : nb::steal(PyTuple_Pack(1, reinterpret_cast<PyObject*>(parent)));

@@ -5,6 +5,8 @@
 
 #include "bind/common.hpp"
 
+#include <initializer_list>
+
 namespace zerohop::bind {
 
 // Everything that the methods of one object post with.
@@ -18,7 +20,22 @@ public:
     Posts& operator=(Posts&&) = default;
     // Has the methods leave all to Python from now on, and lets go of the engine.
     virtual void stop() = 0;
+    // Shows the garbage collector all objects of Python's that this holds. Returns what `visit` returns, if not 0.
+    virtual int traverse(visitproc visit, void* arg) const = 0;
 };
+
+// For traverse().
+inline int visit_object(const nb::object& object, visitproc visit, void* arg) {
+    return object.is_valid() ? visit(object.ptr(), arg) : 0;
+}
+inline int visit_all(std::initializer_list<const nb::object*> objects, visitproc visit, void* arg) {
+    for (const nb::object* const object : objects) {
+        if (const int answer = visit_object(*object, visit, arg); answer != 0) {
+            return answer;
+        }
+    }
+    return 0;
+}
 
 struct Poster {
     PyObject_HEAD Posts* posts; // null: not open

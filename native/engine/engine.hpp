@@ -79,6 +79,9 @@ public:
     // `finder`: see PostedRecv; the bytes done are then the message's length.
     [[nodiscard]] Posted post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request,
                                              uint64_t finder = 0);
+    // Takes one look at the lanes in this thread, or wakes the thread that polls, because a receive was posted whose
+    // message is here. Not with Python's GIL.
+    void look_or_kick();
     // Receives the message that a tagged receive has found.
     [[nodiscard]] Posted post_claim(uint64_t scope, uint64_t finder, const Request& request);
     // Lets other receives take it.

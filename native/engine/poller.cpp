@@ -283,6 +283,17 @@ void Poller::exclusive(const std::function<void()>& f) {
     f();
 }
 
+void Poller::look_or_kick() {
+    if (polling_.try_lock()) {
+        const uint64_t now = now_ns();
+        poll_and_leave(now);
+        if (!work_.left(now).ready) {
+            return;
+        }
+    }
+    kick();
+}
+
 void Poller::poll_once() {
     callers_.fetch_add(1, std::memory_order_seq_cst); // it is none that others expect to come back soon
     watch_descriptors_if_no_caller();

@@ -54,6 +54,8 @@ public:
     void exclusive(const std::function<void()>& f);
     // Wakes the sleeper, because there is work.
     void kick() { kick_for(Kick::work); }
+    // Takes one look if nobody polls, which saves the wake-up of the thread that does; wakes it otherwise.
+    void look_or_kick();
     // Wakes a caller that sleeps. Call it if another thread than the poller has ended something.
     void wake_sleeping_caller();
     // Wakes a sleeper that would sleep for longer than `limit_ns` from `now`, so that it sleeps for less.

@@ -146,7 +146,11 @@ Posted Engine::post_claim(uint64_t scope, uint64_t finder, const Request& reques
 
 void Engine::release_found(uint64_t scope, uint64_t finder) {
     const std::shared_ptr<Mailbox> mailbox = mailboxes_.at(scope);
-    match(mailbox, mailbox->claim(finder, {}));
+    const Mailbox::Posting posting = mailbox->claim(finder, {});
+    match(mailbox, posting);
+    if (!posting.lanes.empty()) {
+        look_or_kick();
+    }
 }
 
 void Engine::match(const std::shared_ptr<Mailbox>& mailbox, const Mailbox::Posting& posting) {
@@ -154,8 +158,12 @@ void Engine::match(const std::shared_ptr<Mailbox>& mailbox, const Mailbox::Posti
         mailbox->place();
     }
     for (const auto& lane : posting.lanes) {
-        lane->match_with(mailbox);
+        lane->match_with(mailbox, false);
     }
+}
+
+void Engine::look_or_kick() {
+    poller_.look_or_kick();
 }
 
 template <typename Post>
@@ -183,7 +191,9 @@ Posted Engine::post_to_mailbox(uint64_t scope, const Request& request, uint64_t 
         mailboxes_.drop_ended();
     }
     posted_.fetch_add(1, std::memory_order_relaxed);
-    return {Posted::What::posted, {}, std::move(op)};
+    Posted posted{Posted::What::posted, {}, std::move(op)};
+    posted.look = !posting.lanes.empty();
+    return posted;
 }
 
 void Engine::close_mailbox(uint64_t scope, Outcome outcome) {

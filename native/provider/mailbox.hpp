@@ -28,7 +28,7 @@ struct ArrivedSend {
     uint64_t nbytes = 0;
     bool eager = false; // its bytes have come, too
     std::vector<std::byte> bytes;
-    Message header; // the sender's, beside the tag
+    Message header{}; // the sender's, beside the tag
 };
 
 // Ends a receive by an eager message that fits, for memory of the host. Returns nothing if the receive had ended

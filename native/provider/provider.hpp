@@ -62,8 +62,8 @@ public:
     }
     // Has the poller look for a receive of any peer's if messages wait here; returns whether any do.
     [[nodiscard]] virtual bool match_soon() = 0;
-    // Has the poller end the receives that have found a message of this lane in a mailbox.
-    virtual void match_with(const std::shared_ptr<Mailbox>& mailbox) = 0;
+    // Has the poller end the receives that have found a message of this lane in a mailbox; `soon`: and wakes it.
+    virtual void match_with(const std::shared_ptr<Mailbox>& mailbox, bool soon = true) = 0;
     // True while notifications and answers wait to be sent, which close() drops.
     [[nodiscard]] virtual bool telling() const = 0;
     // Says what is left to do, and when. `attended`: somebody waits for the ends of operations.

@@ -125,6 +125,7 @@ struct Posted {
     Outcome outcome{};
     OpRef op{};
     uint64_t value = 0;       // what an atomic has found
+    bool look = false;        // `posted`, a receive whose message is here: call Engine::look_or_kick(), or wait for it
     bool carried_out = false; // `posted`, and the device does all the rest: the lane needs no poll() to get it done
 };
 

@@ -35,7 +35,7 @@ public:
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
     bool match_soon() override;
-    void match_with(const std::shared_ptr<Mailbox>& mailbox) override;
+    void match_with(const std::shared_ptr<Mailbox>& mailbox, bool soon) override;
     void quiesce() override;
     void return_credit(uint16_t queue) override;
     Backlog backlog(uint64_t now, bool attended) const override;

@@ -216,7 +216,7 @@ bool FramedEndpoint::grant_or_end(PostedRecv& recv, ArrivedSend& send, uint64_t 
     }
 }
 
-void FramedEndpoint::match_with(const std::shared_ptr<Mailbox>& mailbox) {
+void FramedEndpoint::match_with(const std::shared_ptr<Mailbox>& mailbox, bool soon) {
     {
         const std::lock_guard lock(lane_);
         if (std::ranges::find(matched_, mailbox) == matched_.end()) {
@@ -224,7 +224,9 @@ void FramedEndpoint::match_with(const std::shared_ptr<Mailbox>& mailbox) {
         }
         match_wanted_.store(true, std::memory_order_release);
     }
-    watcher_.kick();
+    if (soon || &watcher_ != &host_) {
+        watcher_.kick();
+    }
 }
 
 void FramedEndpoint::match_mailboxes() {

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
-from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
 from zerohop.group.messages import SHORT, end_quietly
 
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ class Members:
         try:
             entry = await self._roll.entry_of(rank, deadline_ns, self._in_thread)
             left_s = max(0.0, self._roll.left_s(deadline_ns))
-            connection: Connection = await self._context.connect(entry.url, timeout=left_s)
+            connecting = self._context.connect(entry.url, timeout=left_s)
+            try:
+                connection: Connection = await connecting
+            except asyncio.CancelledError:
+                end_quietly(connecting)  # it may have failed just now, and the caller has given it up
+                raise
         except ZerohopError as error:
             if isinstance(error, PeerLost):
                 self._roll.forget(rank)
@@ -264,6 +269,6 @@ class Members:
             channel.lose(rank, error)
 
     def _forget(self, rank: int, error: ZerohopError) -> None:
-        self._lost[rank] = error
+        self._lost[rank] = copy_of(error)  # without its traceback, which would keep the operation that has failed
         self._watched.discard(rank)
         self._roll.forget(rank)
