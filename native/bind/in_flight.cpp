@@ -129,7 +129,8 @@ PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
         const nb::object native = nb::borrow(self->native); // or another thread might let go of it
         const bool patient = count == 0 || args[0] == Py_None;
         PyOp& op = native.is_valid() ? *nb::inst_ptr<PyOp>(native) : self->held;
-        if (ended_well(op, patient)) {
+        // Another thread may have taken what `held` has into an Op of its own meanwhile.
+        if (ended_well(op, patient) && (native.is_valid() || self->native == nullptr)) {
             Py_CLEAR(self->keep);
             return self->message == nullptr ? Py_NewRef(self->nbytes) : describe(*self, op);
         }

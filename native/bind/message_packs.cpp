@@ -61,30 +61,26 @@ private:
     std::vector<std::byte> bytes_;
 };
 
-// Sends messages of at most kMostInPack bytes; returns how many, from the first on.
-long send_packs(const Address& to, const std::vector<Source>& sources, uint64_t timeout_ns, bool nowait) {
-    size_t sent = 0;
-    try {
-        Pack pack;
-        for (const Source& source : sources) {
-            if (!pack.has_room(source.local.nbytes)) {
-                const size_t count = pack.count();
-                if (!pack.post(to, timeout_ns, nowait)) {
-                    return static_cast<long>(sent);
-                }
-                sent += count;
-            }
-            if (!pack.add(source)) {
-                break;
-            }
-        }
+// Sends messages of at most kMostInPack bytes. Counts those that were sent, from the first on; returns false if there
+// was no room for the next one, or it was refused.
+bool send_packs(const Address& to, const std::vector<Source>& sources, uint64_t timeout_ns, bool nowait, size_t& sent) {
+    Pack pack;
+    const auto post = [&] {
         const size_t count = pack.count();
-        if (count != 0 && pack.post(to, timeout_ns, nowait)) {
-            sent += count;
+        const bool done = count == 0 || pack.post(to, timeout_ns, nowait);
+        sent += done ? count : 0;
+        return done;
+    };
+    for (const Source& source : sources) {
+        if (!pack.has_room(source.local.nbytes) && !post()) {
+            return false;
         }
-    } catch (const std::exception&) { // Python's way raises the same, with all its details
+        if (!pack.add(source)) {
+            (void)post();
+            return false;
+        }
     }
-    return static_cast<long>(sent);
+    return post();
 }
 
 } // namespace
@@ -113,12 +109,11 @@ PyObject* send_many(PyObject* object, PyObject* const* args, Py_ssize_t count) {
             return nullptr;
         }
     }
-    long sent = 0;
+    size_t sent = 0;
     if (to) {
-        const Released release;
-        sent = send_packs(*to, sources, timeout_ns, args[4] != Py_True);
+        (void)posted_by(false, [&] { return send_packs(*to, sources, timeout_ns, args[4] != Py_True, sent); });
     }
-    return PyLong_FromLong(sent);
+    return PyLong_FromSize_t(sent);
 }
 
 } // namespace zerohop::bind

@@ -68,8 +68,7 @@ PyObject* send(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     }
     const uint64_t nbytes = source.local.nbytes;
     const Request request = request_of(source, to->envelope, timeout_ns);
-    std::optional<Posted> posted = posted_by(to->in_memory && nbytes <= kHoldGilBytes,
-                                             [&] { return to->engine->post(*to->endpoint, request, true); });
+    std::optional<Posted> posted = posted_by(holds_gil(*to, nbytes), [&] { return posted_to(*to, request); });
     if (posted && posted->what == Posted::What::done) {
         return ended(*messages, kind, to->path.ptr(), nbytes, now_ns() - request.started_ns);
     }
@@ -158,8 +157,7 @@ PyObject* exchange(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     }
     const uint64_t nbytes = source.local.nbytes;
     const Request request = request_of(source, to->envelope, timeout_ns);
-    std::optional<Posted> sent = posted_by(to->in_memory && nbytes <= kHoldGilBytes,
-                                           [&] { return to->engine->post(*to->endpoint, request, true); });
+    std::optional<Posted> sent = posted_by(holds_gil(*to, nbytes), [&] { return posted_to(*to, request); });
     if (!sent || (sent->what != Posted::What::done && sent->what != Posted::What::posted)) {
         return Py_NewRef(Py_False);
     }
@@ -169,6 +167,9 @@ PyObject* exchange(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     const auto are_over = [&] { return (!sending || sending->done()) && receiving->done(); };
     if (receiving && !are_over()) {
         const Released release;
+        if (received->look) { // a thread that sleeps with the right to poll would look much later
+            to->engine->look_or_kick();
+        }
         to->engine->wait(are_over, 0, spin_ns, false);
     }
     if (receiving && are_over() && (!sending || sending->status() == Status::ok) && receiving->status() == Status::ok &&
@@ -178,7 +179,7 @@ PyObject* exchange(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     }
     nb::object first = nb::none();
     nb::object second = nb::none();
-    if (sending && !(sending->done() && sending->status() == Status::ok)) {
+    if (sending && (!sending->done() || sending->status() != Status::ok)) {
         first = nb::steal(reinterpret_cast<PyObject*>(begun(*messages, messages->in_flight, kind, to->path.ptr(),
                                                             nbytes, source.memory, to->engine, std::move(sent->op))));
     }

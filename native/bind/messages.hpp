@@ -109,17 +109,29 @@ struct Address {
 // Clears Python's error, because Python finds it again, and returns true; false if it is one of a signal's handler.
 [[nodiscard]] bool leave_to_python();
 
-// Posts without the GIL where that takes long; nothing if it was refused, for Python to find out why.
-template <class Post> std::optional<Posted> posted_by(bool hold, const Post& post) {
+// Calls something that posts, without the GIL where that takes long; nothing if it throws: Python's way raises the
+// same, with all its details.
+template <class Post> auto posted_by(bool hold, const Post& post) -> std::optional<decltype(post())> {
     try {
         if (hold) {
             return post();
         }
         const Released release;
         return post();
-    } catch (const std::exception&) { // Python's way raises the same, with all its details
+    } catch (const std::exception&) {
         return std::nullopt;
     }
+}
+
+// Tells whether a message is posted without giving up the GIL: it is short, and no system call is made.
+inline bool holds_gil(const Address& to, uint64_t nbytes) {
+    return to.in_memory && nbytes <= kHoldGilBytes;
+}
+
+// Posts a message. With the GIL it does not look for room: a look polls all lanes, and may wait for Python.
+inline Posted posted_to(const Address& to, const Request& request) {
+    return holds_gil(to, request.nbytes) ? to.engine->try_post(*to.endpoint, request)
+                                         : to.engine->post(*to.endpoint, request, true);
 }
 
 // Makes the request of a message. The envelope lives as long as the request.

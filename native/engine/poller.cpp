@@ -287,8 +287,9 @@ void Poller::look_or_kick() {
     if (polling_.try_lock()) {
         const uint64_t now = now_ns();
         poll_and_leave(now);
-        if (!work_.left(now).ready) {
-            return;
+        const Left left = work_.left(now);
+        if (!left.ready) { // a device may have begun to copy meanwhile
+            return limit_sleep(now, left.unarmed ? std::min(kStreak, left.sleep_limit_ns) : left.sleep_limit_ns);
         }
     }
     kick();

@@ -31,9 +31,9 @@ inline constexpr uint64_t kLinger = 5 * kMillisecond;
 // on another processor.
 inline constexpr uint64_t kLoopFirst = 100 * kMicrosecond;
 
-// Callers in a row that come back within kQuickly take turns with a peer, as in a ping-pong. The next one comes sooner
-// than a thread could be woken, so nobody is to be: the progress thread looks by itself, every kPause, whether they
-// still do.
+// Callers in a row that come back within kQuickly take turns with a peer, as in a ping-pong, or in collectives, between
+// which Python works for some 20 µs. The next one is to come sooner than it pays to wake a thread: the progress thread
+// looks by itself, every kPause, whether they still do.
 inline constexpr uint64_t kQuickly = 150 * kMicrosecond;
 inline constexpr int kQuickCallers = 16;
 inline constexpr uint64_t kPause = 400 * kMicrosecond;

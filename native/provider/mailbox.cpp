@@ -10,9 +10,15 @@ namespace zerohop {
 namespace {
 
 constexpr size_t kMostMembers = 1024; // numbers that one peer may send with
-// Messages of closed lanes that a mailbox keeps, of 8 KiB at most: a peer that connects again and again leaves no more.
-constexpr size_t kMostOrphans = 4096;
+// What messages of closed lanes may take that a mailbox keeps: a peer that connects again and again leaves no more. A
+// lane that is full leaves a quarter of that.
+constexpr size_t kMostOrphanBytes = size_t{128} << 20;
+constexpr size_t kOfEach = 512; // bytes of a message beside its own
 constexpr Outcome kGone{Status::peer_lost, Reason::given_up};
+
+size_t cost_of(const Mailbox::Kept& kept) {
+    return kOfEach + kept.send.bytes.size();
+}
 
 } // namespace
 
@@ -150,7 +156,7 @@ void Mailbox::decide(Kept* kept, bool taken) {
         if (taken) {
             forget_claims(*kept, claims);
             const auto found = std::ranges::find(kept_, kept, [](const Kept& each) { return &each; });
-            orphans_ -= found->lane ? 0 : 1;
+            orphan_bytes_ -= found->lane ? 0 : cost_of(*found);
             ended.splice(ended.end(), kept_, found);
         }
     }
@@ -277,9 +283,9 @@ void Mailbox::lane_closed(const Endpoint* lane) {
             }
             // An eager message that was cut short, for lack of memory, has lost its bytes.
             const bool whole = kept->send.eager && kept->send.bytes.size() == kept->send.nbytes;
-            if (whole && is_open_ && orphans_ < kMostOrphans) {
+            if (whole && is_open_ && orphan_bytes_ + cost_of(*kept) <= kMostOrphanBytes) {
                 kept->lane.reset();
-                ++orphans_;
+                orphan_bytes_ += cost_of(*kept);
             } else {
                 forget_claims(*kept, ended);
                 gone.splice(gone.end(), kept_, kept);
@@ -297,12 +303,11 @@ Mailbox::Posting Mailbox::post(const Wanted& wanted, PostedRecv recv) {
         posting.failed = closed_;
         return posting;
     }
-    for (const Kept& kept : kept_) {
-        if (wanted.admits(kept.envelope)) {
-            posting.here |= kept.lane == nullptr;
-            if (kept.lane) {
-                posting.lanes.insert(kept.lane);
-            }
+    // The lane of the oldest message is enough: if that is for an older receive, take() names other lanes.
+    if (const auto oldest = first_for(wanted, {}); oldest != kept_.end()) {
+        posting.here = oldest->lane == nullptr;
+        if (oldest->lane) {
+            posting.lanes.insert(oldest->lane);
         }
     }
     // Others may be about to take them.

@@ -148,7 +148,7 @@ private:
     std::map<int, std::set<uint32_t>> members_; // by the ids of peers
     std::map<uint64_t, Message> headers_;       // of messages that were taken or found, by the receives' numbers
     std::shared_ptr<Tally> tally_;              // counts short messages; null: they are for receives
-    size_t orphans_ = 0;                        // messages without a lane
+    size_t orphan_bytes_ = 0;                   // what messages without a lane take
     bool is_open_ = false;
     Outcome closed_;
 };

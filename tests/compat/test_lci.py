@@ -80,7 +80,7 @@ def test_sends_of_addresses(two: list[zh.Group], place: str, hint: str, nbytes: 
             syncs.append(sync)
             address = memories[rank].address + 1000
             if rank == 1:
-                status = lci.post_recv(0, address, nbytes, 5, sync, mr=mr, user_context="mine")
+                status = lci.post_recv(0, address, nbytes, 5, sync, mr=mr, user_context="mine", allow_done=False)
             else:
                 status = lci.post_send(1, address, nbytes, 5, sync, mr=mr, allow_done=False)
             assert status.is_posted()
@@ -125,8 +125,8 @@ def test_puts_gets_and_handles(two: list[zh.Group]) -> None:
     with rank_of(two[0]):
         sync = lci.alloc_sync()
         status = lci.post_put(1, pattern(1, 100), 100, sync, 50, rmr, tag=4, remote_comp=number)
-        assert status.is_posted()
-        assert lci.sync_wait(sync)[0].size == 100
+        moved = lci.sync_wait(sync)[0] if status.is_posted() else status
+        assert moved.size == 100
         into = poison(100)
         while (status := lci.post_get(1, into, 100, sync, 50, rmr)).is_retry():
             pass

@@ -266,3 +266,20 @@ def test_a_gather_as_a_statement(stopped: Stopped) -> None:
     assert warned.filename == HERE
     assert not _warned(lambda: zh.gather(held).done())
     assert not _warned(lambda: zh.gather([]))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["in flight", "failed"])
+def test_one_that_is_dropped_by_an_error_leaves_the_error(stopped: Stopped, fails: bool) -> None:
+    _, _, connection = stopped
+
+    def act() -> None:
+        made = [connection.send(bytes(10), timeout=0.05 if fails else None)]
+        if fails:
+            eventually(made[0].done, "it does not fail")
+        for _ in (None, made.pop()):  # which is freed while the error passes
+            raise KeyError("mine")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(KeyError, match="mine"):
+            act()

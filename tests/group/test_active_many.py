@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +87,9 @@ def test_nothing_is_sent_if_one_is_wrong(tmp_path: Path) -> None:
         for wrong in ([b"a", 7], [b"a", "text"], [b"a", None]):
             with pytest.raises(TypeError):
                 two[0].am_many(wrong, 1, number)
+        for one in (b"abc", bytearray(3), "abc", np.zeros(3)):
+            with pytest.raises(TypeError, match="sources is a list of messages"):
+                two[0].am_many(one, 1, number)  # type: ignore[arg-type]  # that is what is tested
         with pytest.raises(ValueError, match="rank must be from 0 to 1"):
             two[0].am_many([b"a"], 2, number)
         with pytest.raises(ValueError, match="tag"):
@@ -189,3 +194,61 @@ def test_posting_with_a_header_and_headers_that_are_none(tmp_path: Path) -> None
             two[0].am(b"", 1, number, header=bytes(257))
         with pytest.raises(TypeError, match="header is bytes, not int"):
             two[0].am(b"", 1, number, header=5)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_messages_stay_when_their_sender_is_gone(tmp_path: Path) -> None:
+    """As many as one lane can hold, though each of them counts for little."""
+    with groups(tmp_path, 2) as two:
+        ended = CompletionList(two[1])
+        number = two[1].register(ended)
+        sent = [each.to_bytes(4, "little") for each in range(20_000)]
+        two[0].am(b"", 1, number).result(PATIENCE_S)
+        assert two[0].am_many(sent, 1, number).result(PATIENCE_S) == len(sent)
+        two[0].context.close()
+        ended.pop(PATIENCE_S)
+        assert [bytes(ended.pop(PATIENCE_S).data) for _ in sent] == sent
+
+
+def test_nothing_is_sent_once_the_group_is_closed(tmp_path: Path) -> None:
+    """Though its Context is open, and the receiver was reached."""
+    with groups(tmp_path, 2) as two:
+        number = two[1].register(Counter(two[1]))
+        for _ in range(3):
+            two[0].am(b"before", 1, number).result(PATIENCE_S)
+        two[0].close()
+        with pytest.raises(zh.Closed):
+            two[0].am(b"after", 1, number)
+
+
+@pytest.mark.parametrize("other", ["looks", "waits"])
+def test_a_count_wakes_tasks_though_another_thread_sees_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr("zerohop.group.completion.SLICE_S", 1e6)  # nobody looks again by himself
+    with groups(tmp_path, 2) as two:
+        counter = Counter(two[1])
+        number = two[1].register(counter)
+        two[0].am(b"", 1, number).result(PATIENCE_S)
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.is_set():
+                if other == "looks":
+                    assert counter.value >= 0
+                else:
+                    with contextlib.suppress(zh.DeadlineExceeded):
+                        counter.wait(1 << 40, 0.05)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+
+            async def count() -> None:
+                for value in range(2, 20):
+                    two[0].am(b"", 1, number)
+                    assert await counter.until(value, PATIENCE_S) >= value
+
+            asyncio.run(count())
+        finally:
+            over.set()
+            thread.join()

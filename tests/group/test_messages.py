@@ -378,3 +378,19 @@ def test_a_rank_that_is_killed(tmp_path: Path, provider: str, connected: bool) -
         with pytest.raises(zh.PeerLost, match="rank 1: "):
             group.recv(into, 1, tag=2).result(ANSWER_S)
         eventually(lambda: not group.context.connections, "the Connection is still there")
+
+
+def test_two_threads_ask_for_one_message(tmp_path: Path) -> None:
+    """One waits for its value, and another asks whether it is there."""
+    with groups(tmp_path, 2) as two:
+        into = np.zeros(8, np.uint8)
+        wrong = []
+        for round_number in range(200):
+            receiving = two[1].recv(into, 0)
+            thread = threading.Thread(target=lambda each=receiving: each.done())
+            thread.start()
+            two[0].send(np.full(8, round_number % 256, np.uint8), 1, tag=round_number).result(PATIENCE_S)
+            message = receiving.result(PATIENCE_S)
+            thread.join()
+            wrong += [message] if message != (0, round_number, 8) else []
+        assert not wrong

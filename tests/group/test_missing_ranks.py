@@ -235,3 +235,13 @@ def test_a_greeting_of_a_rank_that_cannot_be_reached_holds_up_no_notice(
 
 async def _awaited(operation: zh.Operation[Any]) -> None:
     await operation
+
+
+def test_a_loss_that_is_kept_keeps_no_operation(tmp_path: Path) -> None:
+    """The error's traceback would keep the operation that has failed, and with it an engine that is closed."""
+    with groups(tmp_path, 2) as two:
+        two[1].context.close()
+        with pytest.raises(zh.PeerLost, match="rank 1"):
+            two[0].recv(bytearray(1), 1).result(PATIENCE_S)
+        [kept] = two[0]._members._lost.values()
+        assert kept.__traceback__ is None

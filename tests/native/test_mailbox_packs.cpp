@@ -157,6 +157,21 @@ TEST_CASE("mailbox: short messages are counted, and who waits for so many is tol
     }
 }
 
+TEST_CASE("mailbox: a frame of messages cannot be given up") {
+    Side side;
+    side.engine->open_mailbox(1);
+    RawPeer peer(side, "shm");
+    const Bytes payload = packed(some_messages(1));
+    FrameHeader header{.kind = FrameKind::send, .flags = framed::kTagged, .ticket = 3};
+    header.offset = some_messages(1).size();
+    header.arg = payload.size();
+    header.share_index = 1;
+    REQUIRE(peer.send(header, {}, payload));
+    (void)peer.send({.kind = FrameKind::withdraw, .ticket = 3});
+    CHECK(eventually([&] { return side.lane->state() == kMalformed; }));
+    side.close();
+}
+
 TEST_CASE("mailbox: a frame of messages that no sender of ours makes ends the lane") {
     const Bytes good = packed(some_messages(1));
     struct Bad {

@@ -375,6 +375,9 @@ void FramedEndpoint::drop_ended_messages() {
 }
 
 void FramedEndpoint::on_withdraw(const FrameHeader& header) {
+    if (packs_.contains(header.ticket)) { // its messages have ended for their sender
+        return fail({Status::protocol, Reason::malformed});
+    }
     size_t forgotten = 0;
     {
         const std::lock_guard lock(lane_);

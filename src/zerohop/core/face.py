@@ -47,7 +47,7 @@ from zerohop.core.runtime.endings import Endings
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.kernel_work import KernelWork, carry_out
 from zerohop.core.runtime.native_operation import InFlight, begun
-from zerohop.core.runtime.operation import Failed, Finished, Operation, on_event_loop
+from zerohop.core.runtime.operation import Failed, Finished, Operation, name_errors, on_event_loop
 from zerohop.core.runtime.streams import Stream
 from zerohop.core.transfers.connection import Connection, send_to_mailbox
 from zerohop.core.transfers.context_transfers import core_of
@@ -112,6 +112,7 @@ __all__ = [
     "is_open",
     "keep_reached",
     "may_be_replaced",
+    "name_errors",
     "offset_of",
     "on_event_loop",
     "one_line",

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Finished, on_event_loop
+from zerohop.core.face import on_event_loop
 from zerohop.group.channel import Channel, Use
 from zerohop.group.completion import Completion
 from zerohop.group.inbox import Inbox
@@ -51,6 +51,8 @@ class Active(Messaging):
             self._is_left = True
             inboxes, self._inboxes = self._inboxes, {}
         super()._close_channels()
+        for channel in self._targets.copy().values():
+            channel.stop()
         for inbox, _ in inboxes.values():
             inbox.close()
 
@@ -88,6 +90,9 @@ class Active(Messaging):
             )
         if allocate is not None and packet is not None:
             raise ValueError("allocate gives the memory of each message, and packet that of all; pass one of them")
+        for name, function in (("allocate", allocate), ("packet", packet)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is a function, not {type(function).__name__}")
         depth = check_int("depth", as_int("depth", depth), 1, 1 << 16)
         self._check()
         completion.check(self.context)
@@ -115,11 +120,13 @@ class Active(Messaging):
         return number
 
     def deregister(self, number: int) -> None:
-        """Let nobody tell the object of a number any more: what is sent to it fails with PeerLost at the sender.
+        """Let nobody tell the object of a number any more: a message to it of more than 8 KiB fails at its sender.
 
         Raises:
             ValueError: there is no such object.
+            TypeError: no int.
         """
+        number = as_int("number", number)
         with self._registering:
             found = self._inboxes.pop(number, None)
             if found is None:
@@ -158,7 +165,7 @@ class Active(Messaging):
         channel = self._targets.get((Use.ACTIVE, target)) if type(target) is int and not header else None
         operation = None if channel is None else channel.post_send(source, rank, tag, timeout)
         if operation is not None:
-            return operation if type(operation) is Finished else of_rank(operation, rank)
+            return of_rank(operation, rank)
         rank, tag = self._checked(rank, tag)
         channel = self._target(Use.ACTIVE, target)
         return of_rank(self._send(channel, source, rank, tag, timeout, header=header_of(header)), rank)
@@ -183,6 +190,8 @@ class Active(Messaging):
         """
         rank, tag = self._checked(rank, tag)
         channel = self._target(Use.ACTIVE, target)
+        if isinstance(sources, (bytes, bytearray, memoryview, str)) or hasattr(sources, "__array_interface__"):
+            raise TypeError(f"sources is a list of messages, not {type(sources).__name__}. Fix: am_many([x], ...)")
         made = tuple(sources)
         self._check()
         sent = channel.post_sends(made, rank, tag, timeout, not on_event_loop(), False)

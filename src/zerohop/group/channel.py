@@ -134,9 +134,13 @@ class Channel(TaggedMessages):
         """Let the native methods send to a rank that was reached, unless messages to it are queued. Any thread."""
         reach_natively(self, number, connection, self.envelope(number, 0)[0], (queued, self.team.ranks[number]))
 
+    def stop(self) -> None:
+        """Send no more natively."""
+        stop_posting(self)
+
     def close(self) -> None:
         """Receive no more, and send no more natively."""
-        stop_posting(self)
+        self.stop()
         self.mailbox.close()
 
     def forget(self, link: Link, ranks: set[int]) -> set[int]:

@@ -78,7 +78,10 @@ class Completion:
 
     def __init__(self, group: Messaging) -> None:
         """Make an object for operations of a group, or of other groups of the same Context."""
-        self.context = group.context
+        context = getattr(group, "context", None)
+        if context is None:
+            raise TypeError(f"group is a Group, not {type(group).__name__}")
+        self.context = context
         self._endings = endings_of(group.context)
         # Reentrant: a function of the user's, such as ``allocate``, may look at the object.
         self._changed = threading.Condition(threading.RLock())
@@ -113,7 +116,7 @@ class Completion:
         """Notice what has ended by now. Active messages that need memory get it."""
         with self._changed:
             if not self._is_waited_for:  # else the thread that waits takes them, in their order
-                self._process(self._endings.poll())
+                self._process(*self._endings.poll())
 
     def close(self) -> None:
         """Hear of no more ends, and let nobody send to this object. Operations go on; waits end with Closed."""
@@ -133,10 +136,13 @@ class Completion:
         """Take an end; the lock is held. Each kind of object that ends are told to has its own way."""
         raise TypeError(f"a {type(self).__name__} is told of no {ended.kind}")
 
-    def _process(self, found: list[tuple[Told, Operation[Any]]]) -> None:
-        """Take ends, in their order; the lock is held. If an exception ends it, the next call does the rest."""
+    def _process(self, found: list[tuple[Told, Operation[Any]]], woken: bool) -> None:
+        """Take ends, in their order; the lock is held. If an exception ends it, the next call does the rest.
+
+        ``woken``: all that wait are to look again, because a tally may have what one of them wants.
+        """
         self._found.extend(found)
-        some = bool(self._found)
+        some = woken or bool(self._found)
         while self._found:
             told, operation = self._found.popleft()
             ended = told(operation)
@@ -174,12 +180,13 @@ class Completion:
                     continue
                 self._is_waited_for = True
             found: list[tuple[Told, Operation[Any]]] = []
+            woken = False
             try:
-                found = self._endings.wait(deadline_ns)
+                found, woken = self._endings.wait(deadline_ns)
             finally:
                 with self._changed:
                     self._is_waited_for = False
-                    self._process(found)
+                    self._process(found, woken)
                     self._changed.notify_all()
 
     async def _until_on_loop(self, ready: Callable[[], T | None], timeout: float | None) -> T:

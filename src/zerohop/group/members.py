@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
-from zerohop.group.messages import SHORT, end_quietly
+from zerohop.group.messages import GO_ON, SHORT, end_quietly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -111,10 +111,13 @@ class Members:
                 end_quietly(connecting)  # it may have failed just now, and the caller has given it up
                 raise
         except ZerohopError as error:
+            why = self._lost.get(rank)
             if isinstance(error, PeerLost):
                 self._roll.forget(rank)
+                if why is not None:  # it was reached before, so that the advice for a first connection is no use
+                    error = replace(copy_of(why), operation=error.operation, fix=GO_ON)
             if error.ranks:
-                raise
+                raise error from None
             raise replace(error, reason=f"rank {rank}: {error.reason}", ranks=(rank,)) from None
         if rank in self._lost:
             del self._lost[rank]

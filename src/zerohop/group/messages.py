@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zerohop._native import Reason
 from zerohop.core.face import InFlight
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError
+from zerohop.group.of_rank import name_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # Longest message of host memory that ends for its sender before it is received.
 SHORT = 8 << 10
-_GO_ON = "go on without it, or start the program again"
+GO_ON = "go on without it, or start the program again"
 _TAG_BITS = 32
 MOST_TAG = (1 << _TAG_BITS) - 1
 _SOURCE_BITS = 31
@@ -167,23 +168,24 @@ class _Receive(InFlight[Message]):
         error = super()._error_of(native)
         if not isinstance(error, ZerohopError):
             return error
-        rank, reason = self._source, error.reason
+        rank = self._source
         if isinstance(error, PeerLost) and native.reason != Reason.GIVEN_UP:
             rank = native.value >> _TAG_BITS & _MOST_SOURCE
             why = self._losses.get(rank)
             if why is not None:
-                return replace(error, reason=why.reason, fix=_GO_ON, ranks=why.ranks)
+                return replace(error, reason=why.reason, fix=GO_ON, ranks=why.ranks)
         if rank is not None:
-            return replace(error, reason=f"rank {rank}: {reason}", ranks=(rank,))
+            name_rank(rank, error)
+            return error
         if isinstance(error, DeadlineExceeded):
             lost = sorted(self._losses)
             text = "; ".join(["no rank has sent", *(f"rank {each} is gone" for each in lost)])
             return replace(error, reason=text, ranks=tuple(lost))
         return error
 
-    def _where(self) -> dict[str, Any]:
-        # The error of a wait that has taken too long has it, too.
-        return {} if self._source is None else {"ranks": (self._source,)}
+    def _complete(self, error: ZerohopError) -> None:
+        if self._source is not None:
+            name_rank(self._source, error)
 
 
 class GroupReceive(_Receive):

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
-from zerohop.core.face import Face, Finished, OperationGroup, send_to_mailbox
+from zerohop.core.face import Face, OperationGroup, send_to_mailbox
 from zerohop.errors import PeerLost, ZerohopError
 from zerohop.group.channel import Channel, Team, Use
 from zerohop.group.messages import MOST_TAG, Found, GroupProbe, GroupReceive
@@ -124,7 +124,7 @@ class Messaging(Face):
         """
         operation = self._messages.post_send(source, rank, tag, timeout)
         if operation is not None:
-            return operation if type(operation) is Finished else of_rank(operation, rank)
+            return of_rank(operation, rank)
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
         tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
         return of_rank(self._send(self._messages, source, rank, tag, timeout), rank)

@@ -50,6 +50,7 @@ class OneSided(Active):
         Raises:
             TypeError, ValueError, Closed: at once. From the Operation: as of ``Context.write``.
         """
+        self._check()
         view = self._view(source)
         there = range_of(remote, offset, view.nbytes)
         post = functools.partial(self.context.write, view, there)
@@ -70,6 +71,7 @@ class OneSided(Active):
 
         A completion object of the owner is told when its memory has been read, and may be changed.
         """
+        self._check()
         view = self._view(into)
         there = range_of(remote, offset, view.nbytes)
         post = functools.partial(self.context.read, there, view)
@@ -145,7 +147,10 @@ def left_s(deadline_ns: int) -> float:
 def range_of(remote: RemoteBuffer, offset: int, nbytes: int) -> RemoteBuffer:
     """Return a part of remote memory; raise TypeError or ValueError if it is none, or too short."""
     if not isinstance(remote, RemoteBuffer):
-        raise TypeError(f"remote is what Memory.share() gives, a RemoteBuffer, not {type(remote).__name__}")
+        raise TypeError(
+            f"remote is what Memory.share() gives, a RemoteBuffer, not {type(remote).__name__}. "
+            "Fix: RemoteBuffer.from_bytes(x), of the bytes of one"
+        )
     offset = check_int("offset", as_int("offset", offset), 0, remote.nbytes)
     if nbytes > remote.nbytes - offset:
         raise ValueError(f"{nbytes} bytes from {offset} on do not fit into remote memory of {remote.nbytes}")

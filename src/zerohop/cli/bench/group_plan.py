@@ -19,7 +19,7 @@ _PROVIDERS: Final = ("shm", "tcp")
 # How active messages are sent and received: by am, by am_many of one thread, and of eight, all to a Counter; and by
 # am_many to a CompletionList, each of which Python handles.
 ONE, MANY, THREADS, HANDLED = "am", "am_many", "am_many, 8 threads", "am_many, handled"
-AM_BATCHES: Final = {ONE: 1000, MANY: 100_000, THREADS: 100_000, HANDLED: 1000}
+AM_BATCHES: Final = {ONE: 1000, MANY: 1_000_000, THREADS: 1_000_000, HANDLED: 1000}
 
 
 def group_cases(name: str, sizes: tuple[int, ...] | None) -> list[Case]:

@@ -61,13 +61,14 @@ class Endings(Generic[K]):
         if operation.done() or not operation._arm(self._queue, token):
             self._queue.push(token)
 
-    def poll(self) -> list[tuple[K, Operation[Any]]]:
-        """Return those that have ended, which are not held any more."""
+    def poll(self) -> tuple[list[tuple[K, Operation[Any]]], bool]:
+        """Return those that have ended, which are not held any more, and whether ``wake`` or a tally has called."""
         self._core.check_process()  # the queue has a descriptor that is the parent's, too
-        return self._taken(self._queue.drain())
+        tokens = self._queue.drain()
+        return self._taken(tokens), _WAKE in tokens
 
-    def wait(self, deadline_ns: int) -> list[tuple[K, Operation[Any]]]:
-        """Wait for some, and return them as ``poll`` does; none if the time is up, or after ``wake``.
+    def wait(self, deadline_ns: int) -> tuple[list[tuple[K, Operation[Any]]], bool]:
+        """Wait for some, and return what ``poll`` does; none if the time is up, or after ``wake``.
 
         Args:
             deadline_ns: on the monotonic clock; 0: none.
@@ -85,8 +86,9 @@ class Endings(Generic[K]):
             if not found:
                 self.check_open()
             # Whether it is late is looked at last: a caller that was held up still gets what has ended.
-            if found or late or _WAKE in tokens:
-                return found
+            woken = _WAKE in tokens
+            if found or late or woken:
+                return found, woken
             spin_ns = 0
 
     def tally(self) -> Tally:

@@ -16,7 +16,7 @@ from zerohop.core.runtime.operation import Finished, Operation, begin_turn, must
 from zerohop.errors import DeadlineExceeded, ZerohopError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from zerohop._native import CompletionQueue, Op
     from zerohop.core.runtime.operation import Path
@@ -51,7 +51,7 @@ class InFlight(NativeInFlight, Operation[T]):
     The native call that posts a transfer makes most of these objects (native/bind/transfers.cpp).
     """
 
-    __slots__ = ("_cancelled", "_carrier", "_elapsed_ns", "_error", "_left", "_value")
+    __slots__ = ("_cancelled", "_carrier", "_elapsed_ns", "_error", "_left", "_name", "_value")
 
     # None once `_finish` has read the outcome.
     _native: Op | None
@@ -63,6 +63,8 @@ class InFlight(NativeInFlight, Operation[T]):
     _keep: object
     _value: T
     _error: BaseException | None
+    # Adds to an error what only a face knows, such as the rank; set only by a face.
+    _name: Callable[[ZerohopError], None]
     _cancelled: bool
     nbytes: int
 
@@ -187,12 +189,14 @@ class InFlight(NativeInFlight, Operation[T]):
             core.check_process()
             now = time.monotonic_ns()
             if deadline and now >= deadline:
-                raise DeadlineExceeded(
+                late = DeadlineExceeded(
                     f"still in flight after {timeout} s",
                     fix="wait again, or cancel() it",
                     operation=self._kind,
                     **self._where(),
                 )
+                self._complete(late)
+                raise late
             spin_ns = 0
         self._finish(native)
 
@@ -212,6 +216,7 @@ class InFlight(NativeInFlight, Operation[T]):
                 self._error = self._error_of(native)
                 if isinstance(self._error, ZerohopError):
                     self._error.memory_in_use = getattr(self, "_left", None) is not None
+                    self._complete(self._error)
         self._carrier = None
         # This is set last, because other threads then take the outcome from this object.
         self._native = None
@@ -232,6 +237,15 @@ class InFlight(NativeInFlight, Operation[T]):
 
     def _where(self) -> dict[str, Any]:
         return where(self._path)
+
+    def _name_errors(self, name: Callable[[ZerohopError], None]) -> None:
+        self._name = name
+
+    def _complete(self, error: ZerohopError) -> None:
+        """Have the face that has begun this add to an error what the core does not know."""
+        name = getattr(self, "_name", None)
+        if name is not None:
+            name(error)
 
     def _progress(self) -> str:
         native = self._native

