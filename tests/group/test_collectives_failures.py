@@ -238,7 +238,16 @@ def test_one_that_is_cancelled_before_its_turn(tmp_path: Path, kind: str) -> Non
         assert not any(each.any() for each in memory[0])
 
 
-@pytest.mark.parametrize("at", [(ordered, "Call"), (ordered, "_guarded"), (ordered, "_Rest"), (steps, "_ended_soon")])
+INTERRUPTED = (
+    (ordered, "Call"),
+    (ordered, "guarded"),
+    (ordered, "Rest"),
+    (ordered.Ordered, "_signal_at_once"),
+    (steps, "_ended_soon"),
+)
+
+
+@pytest.mark.parametrize("at", INTERRUPTED, ids=[name for _, name in INTERRUPTED])
 def test_an_interrupted_call_loses_no_turn(
     two: list[zh.Group], at: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
             queue(outstanding, posted, [&] { frame.table.resize(head / 8); });
         }
         void* const start = frame.table.empty() ? static_cast<void*>(frame.bytes.data()) : frame.table.data();
+        std::memset(start, 0, head); // the last word may be longer than the text
         std::memcpy(start, text->data(), text->size());
     }
     queue(outstanding, posted, [&] { outbound_.push(std::move(frame)); });

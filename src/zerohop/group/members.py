@@ -72,7 +72,7 @@ class Members:
 
     def rank_of(self, peer: str) -> int | None:
         """Return the rank whose Context has this id; None if no such rank was reached. Any thread."""
-        found = (rank for rank, connection in list(self._connections.copy().items()) if connection.peer == peer)
+        found = (rank for rank, connection in self._connections.copy().items() if connection.peer == peer)
         return next(found, None)
 
     def secret_of(self, rank: int) -> int:
@@ -83,7 +83,7 @@ class Members:
         """Tell these channels of losses. Any thread."""
         with self._lock:
             self._channels += channels
-        for rank, error in list(self._lost.copy().items()):
+        for rank, error in self._lost.copy().items():
             for channel in channels:
                 channel.lose(rank, error)
 

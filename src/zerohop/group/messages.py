@@ -134,17 +134,24 @@ def end_quietly(operation: Operation[Any]) -> None:
     _has_failed(operation)
 
 
-def _has_failed(operation: Operation[Any]) -> bool:
-    """Tell whether an operation is over and has moved nothing; its error then counts as seen."""
-    # It imports logging, which nothing else needs.
+def outcome_of(operation: Operation[Any]) -> object:
+    """Return the value or the error of an operation that has ended; its error then counts as seen."""
     from concurrent.futures import CancelledError
 
-    if not operation.done():
-        return False
     try:
-        return operation.exception(0) is not None
-    except CancelledError:
-        return True
+        return operation.result(0)
+    except (CancelledError, ZerohopError) as error:
+        return error
+
+
+def has_succeeded(operation: Operation[Any]) -> bool:
+    """Tell whether an operation has ended well."""
+    return operation.done() and not isinstance(outcome_of(operation), BaseException)
+
+
+def _has_failed(operation: Operation[Any]) -> bool:
+    """Tell whether an operation is over and has moved nothing; its error then counts as seen."""
+    return operation.done() and not has_succeeded(operation)
 
 
 class _Receive(InFlight[Message]):

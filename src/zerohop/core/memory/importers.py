@@ -185,7 +185,7 @@ class Importers:
         peer_process.release_kept()
         gone: list[LocalShare] = []
         with self._lock:
-            for share_id, share in list(self._lingering.copy().items()):
+            for share_id, share in self._lingering.copy().items():
                 share.lingering = [each for each in share.lingering if not each[1].has_exited()]
                 if not share.lingering:
                     del self._lingering[share_id]

@@ -123,7 +123,7 @@ class Allocations:
         """Take out, by number, what has arrived for a provider, once all answers of the provider were handled."""
         return [
             (number, self._arrived.pop(number)[1])
-            for number, (its_provider, _) in list(self._arrived.copy().items())
+            for number, (its_provider, _) in self._arrived.copy().items()
             if its_provider == provider
         ]
 

@@ -192,7 +192,7 @@ class Imports:
         limit = loop.time() + LAST_COPIES_S
         while True:
             with self._link.imports_lock:  # no other thread takes a share any more, because this side is leaving
-                left = list(imports.copy().items())
+                left = imports.copy().items()
                 imports.clear()
             for key, imported in left:
                 self.releases.release(key, imported)

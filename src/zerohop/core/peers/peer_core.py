@@ -63,7 +63,7 @@ class PeerCore(LaneCore):
         self.introduced[link.native_id] = link
         self.connections[link.native_id] = self.make_connection(link)
         if len(self.introduced) > _REMEMBERED:
-            for native_id, old in list(self.introduced.copy().items()):
+            for native_id, old in self.introduced.copy().items():
                 if old.lost is not None:
                     del self.introduced[native_id], self.connections[native_id]
                     break

@@ -74,7 +74,7 @@ class Peers:
         """Lose all peers, and give all dials up: a task of one of them may wait for a step that is lost."""
         error = PeerLost("out of memory: this process has lost a step of its conversations", fix="post it again")
         teardown.lose_everyone(self._core, error, Status.PEER_LOST, Reason.OUT_OF_MEMORY)
-        for where, dial in list(self._dials.copy().items()):
+        for where, dial in self._dials.copy().items():
             del self._dials[where]  # its task may never hear of the cancellation
             dial.task.cancel()
 

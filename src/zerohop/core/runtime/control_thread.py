@@ -217,7 +217,7 @@ class ControlThread:
         """
         if self._stopped or self.refused is not None:
             return self._broken
-        lost = [sock for sock, file in list(self._sockets.copy().items()) if _is_lost(sock, file)]
+        lost = [sock for sock, file in self._sockets.copy().items() if _is_lost(sock, file)]
         if not lost and not _is_lost(self._selector, self._selector_file):
             return False
         self._broken = self._stopped = True

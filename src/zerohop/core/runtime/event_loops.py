@@ -110,7 +110,7 @@ class LoopQueue:
         if loop is not None and loop.is_closed():
             # The tasks that waited on it never run again.
             loop = None
-        for token, callback in list(self._waiting.copy().items()):
+        for token, callback in self._waiting.copy().items():
             if loop is not None:
                 # A future that an exception leaves in the middle of its end never wakes its task, so the loop ends it.
                 loop.call_soon_threadsafe(callback)
@@ -197,7 +197,7 @@ class Loops:
 
     def _sweep(self) -> None:
         """Close the queues of loops that were closed without closing their asynchronous generators."""
-        for loop, reference in list(self._queues.copy().items()):
+        for loop, reference in self._queues.copy().items():
             queue = reference()
             if loop.is_closed() and queue is not None:
                 queue.close()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from zerohop._native import Reason, Status
 from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, from_native
-from zerohop.group.collectives.ended import Ended, has_succeeded, outcome_of
+from zerohop.group.collectives.failed import StepsFailed
 from zerohop.group.collectives.steps import Settled, Turn, until
 from zerohop.group.collectives.tags import Failure, difference, failure_tag, parsed
-from zerohop.group.messages import GO_ON, Message
+from zerohop.group.messages import GO_ON, Message, has_succeeded, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ class Call:
         """Send a message to a rank, receive one from a rank, which must fill the memory, and wait for both.
 
         Raises:
-            Ended: as ``wait``.
+            StepsFailed: as ``wait``.
         """
         await self._exchange_bytes(view, to, into, sender, into.nbytes)
 
@@ -188,12 +188,12 @@ class Call:
         send to that rank may wait until the time is up.
 
         Raises:
-            Ended: the error is PeerLost: a rank is lost or has given up; DeadlineExceeded: the time is up;
+            StepsFailed: the error is PeerLost: a rank is lost or has given up; DeadlineExceeded: the time is up;
                 ProtocolError: a rank does something else. The text names the rank.
         """
         for transfer in transfers:
             if self.abandoned:
-                raise Ended(ZerohopError("it was cancelled"), Failure.OTHER, self.rank)
+                raise StepsFailed(ZerohopError("it was cancelled"), Failure.OTHER, self.rank)
             operation, rank, nbytes, _ = transfer
             if not operation.done():
                 await until(operation)
@@ -207,7 +207,7 @@ class Call:
                     raise self._ended_by_tag(rank, message.tag)
                 if message.nbytes != nbytes:
                     text = f"rank {rank}: it has sent {message.nbytes} bytes in place of {nbytes}"
-                    raise Ended(ProtocolError(text, fix=_SAME, ranks=(rank,)), Failure.DIFFERS, rank)
+                    raise StepsFailed(ProtocolError(text, fix=_SAME, ranks=(rank,)), Failure.DIFFERS, rank)
 
     async def give_turn(self) -> None:
         """Let other work of the control thread run."""
@@ -254,25 +254,25 @@ class Call:
             if not operation.cancel():
                 outcome_of(operation)
 
-    async def _ended(self, error: ZerohopError, transfer: Transfer) -> Ended:
+    async def _ended(self, error: ZerohopError, transfer: Transfer) -> StepsFailed:
         """Return what ends the steps because a message has failed: its error, or why its rank has given up."""
         rank = transfer.rank
         if not error.ranks:
             error = replace(error, reason=f"rank {rank}: {error.reason}", ranks=(rank,))
         if isinstance(error, ProtocolError):
             text = f"rank {rank}: the message is longer than {'it' if transfer.nbytes < 0 else 'this rank'} expects"
-            return Ended(replace(error, reason=text, fix=_SAME), Failure.DIFFERS, rank)
+            return StepsFailed(replace(error, reason=text, fix=_SAME), Failure.DIFFERS, rank)
         if isinstance(error, DeadlineExceeded):
             # A rank that lacks a message of this one may wait for that.
             held_up = any(each.rank == rank and not has_succeeded(each.operation) for each in self._held_up)
             if_late = NO_ROOM if held_up else transfer.if_late
             if if_late:
                 error = replace(error, reason=f"rank {rank} {if_late}")
-            return Ended(error, Failure.LATE, rank)
+            return StepsFailed(error, Failure.LATE, rank)
         if not isinstance(error, PeerLost):
-            return Ended(error, Failure.OTHER, self.rank)
+            return StepsFailed(error, Failure.OTHER, self.rank)
         if not error.reason.endswith(_GIVEN_UP):
-            return Ended(replace(error, fix=GO_ON), Failure.LOST, rank)
+            return StepsFailed(replace(error, fix=GO_ON), Failure.LOST, rank)
         # The rank is there, and says why. That comes after the messages that it had posted.
         self.cancel()
         posted = deque(self.in_flight)
@@ -287,16 +287,16 @@ class Call:
                 return self._ended_by_tag(rank, outcome.tag)
             if left_s == 0:
                 break
-        return Ended(error, Failure.OTHER, rank)
+        return StepsFailed(error, Failure.OTHER, rank)
 
-    def _ended_by_tag(self, rank: int, bits: int) -> Ended:
+    def _ended_by_tag(self, rank: int, bits: int) -> StepsFailed:
         """Return what ends the steps because a rank has sent another tag. A failure is passed on as it came."""
         there = parsed(bits)
         failed = there.failure
         if failed is None:
             text = f"rank {rank}: {difference(self._tag, there)}"
             error: ZerohopError = ProtocolError(text, fix=_SAME, ranks=(rank,))
-            return Ended(error, Failure.DIFFERS, rank)
+            return StepsFailed(error, Failure.DIFFERS, rank)
         failure, named = failed
         says = "" if named == rank else f", says rank {rank}"
         if there.number != self._tag.number:
@@ -312,7 +312,7 @@ class Call:
         else:
             error = PeerLost(f"rank {named}: it has given up the collective{says}", fix=GO_ON)
         error.ranks = (named,)
-        return Ended(error, failure, named)
+        return StepsFailed(error, failure, named)
 
 
 # Stands for all messages of a collective that was abandoned. Nothing waits for it.

@@ -9,7 +9,7 @@ import numpy as np
 
 from zerohop.errors import ProtocolError
 from zerohop.group.collectives import pairs, rings
-from zerohop.group.collectives.ended import Ended
+from zerohop.group.collectives.failed import StepsFailed
 from zerohop.group.collectives.tags import Failure
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ async def exchange(call: Call, mine: bytes) -> list[bytes]:
     await pairs.allgather(call, lengths_view[call.rank * _INT_BYTES :][:_INT_BYTES], lengths_view)
     if lengths.min() < 0:
         rank = int(lengths.argmin())
-        raise Ended(ProtocolError(f"rank {rank}: it has sent a negative length", ranks=(rank,)), Failure.DIFFERS, rank)
+        raise StepsFailed(
+            ProtocolError(f"rank {rank}: it has sent a negative length", ranks=(rank,)), Failure.DIFFERS, rank
+        )
     bounds = [0, *itertools.accumulate(map(int, lengths))]
     if bounds[-1] == 0:
         return [b""] * call.size

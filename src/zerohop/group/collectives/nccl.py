@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.errors import Closed, DeadlineExceeded, ProtocolError, Unsupported, ZerohopError
 from zerohop.group.collectives import pairs
-from zerohop.group.collectives.ended import Ended
 from zerohop.group.collectives.exchanging import exchange
+from zerohop.group.collectives.failed import StepsFailed
 from zerohop.group.collectives.nccl_library import NcclLibrary, failed
 from zerohop.group.collectives.steps import First, until
 from zerohop.group.collectives.tags import Failure
@@ -127,7 +127,7 @@ class Communicator:
             if identities[first] == identities[second]:
                 text = f"ranks {first} and {second} are on one GPU, which NCCL refuses"
                 fix = "give each rank a GPU of its own, or leave backend out"
-                raise Ended(Unsupported(text, fix=fix, ranks=(first, second)), Failure.OTHER, call.rank)
+                raise StepsFailed(Unsupported(text, fix=fix, ranks=(first, second)), Failure.OTHER, call.rank)
         store = LockstepStore()
         with self._lock:
             self._store = store
@@ -205,7 +205,7 @@ class Communicator:
         """Wait for what runs on a thread; return those of ``ends`` that have not come meanwhile.
 
         Raises:
-            Ended: one of ``ends`` says that a rank has failed; or the time is up.
+            StepsFailed: one of ``ends`` says that a rank has failed; or the time is up.
         """
         pending = list(ends or [])
         while not operation.done() or any(each.operation.done() for each in pending):
@@ -220,7 +220,7 @@ class Communicator:
         except DeadlineExceeded:
             what = "worked" if self._group is not None else "connected the ranks"
             error = DeadlineExceeded(f"NCCL has not {what} in time", fix=_MORE_TIME)
-            raise Ended(error, Failure.LATE, call.rank) from None
+            raise StepsFailed(error, Failure.LATE, call.rank) from None
         return pending
 
     def _give_back(self, group: Any) -> None:
@@ -252,4 +252,4 @@ def _unpacked(rank: int, data: bytes) -> tuple[dict[str, bytes], bool]:
         return {str(key): bytes.fromhex(value) for key, value in values.items()}, bool(ended)
     except (ValueError, TypeError, AttributeError):
         error = ProtocolError(f"rank {rank}: what it says about NCCL does not parse", ranks=(rank,))
-        raise Ended(error, Failure.DIFFERS, rank) from None
+        raise StepsFailed(error, Failure.DIFFERS, rank) from None

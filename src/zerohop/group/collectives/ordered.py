@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
@@ -12,13 +11,12 @@ import numpy as np
 from zerohop.core.face import on_event_loop
 from zerohop.errors import Closed, WouldBlock, ZerohopError
 from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call
-from zerohop.group.collectives.ended import Ended
+from zerohop.group.collectives.carrying import Rest, end, go_on, guarded, quietly, reason_of
 from zerohop.group.collectives.scratch import Scratch
 from zerohop.group.collectives.steps import Steps
-from zerohop.group.collectives.tags import Failure
 from zerohop.group.collectives.turns import Turns
 from zerohop.group.messages import SHORT
-from zerohop.group.messaging import Messaging
+from zerohop.group.messaging import Messaging, with_grace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,14 +33,10 @@ T = TypeVar("T")
 Express: TypeAlias = "Callable[[int, float | None], Callable[[Call], Coroutine[Any, Any, T]] | None]"
 P = ParamSpec("P")
 
-# The messages keep the deadline by themselves, with errors that name the rank. The operation ends without them only if
-# a busy machine holds them up for longer than this.
-_GRACE_NS: Final = 2 * 10**9
 # Longest array for which a call waits for a short time itself. Longer ones take so long that a wake-up does not count.
 _AT_CALL: Final = 1 << 20
 # Nanoseconds for which a thread waits in one native call for a message of another rank.
 _EXCHANGE_NS: Final = 100_000
-_SEE: Final = "see what these ranks do, or allow more time with timeout="
 
 
 class Weakly(Generic[P, T]):
@@ -135,21 +129,21 @@ class Ordered(Messaging):
                 self._short,
                 self._scratch,
             )
-            steps = Steps(_guarded(turns, call, work, self._refuse), patient=nbytes <= _AT_CALL)
+            steps = Steps(guarded(turns, call, work, self._refuse), patient=nbytes <= _AT_CALL)
             if turns.has_come(number) and steps.begin():
                 return self._finished(kind, steps.value, nbytes=nbytes, path=path)
             operation = self._defer(
                 kind,
-                deadline_ns + _GRACE_NS if deadline_ns else 0,
-                functools.partial(_go_on, turns, call, steps),
+                with_grace(deadline_ns),
+                functools.partial(go_on, turns, call, steps),
                 nbytes=nbytes,
                 keep=keep,
                 path=path,
-                at_end=functools.partial(_end, self._core, turns, call, steps),
+                at_end=functools.partial(end, self._core, turns, call, steps),
             )
             made_of: Any = getattr(operation, "made_of", None)
             if made_of is not None:  # or the Context was closed meanwhile
-                made_of([_Rest(call, steps)])
+                made_of([Rest(call, steps)])
             self._operations.note(operation)
             return operation  # noqa: TRY300 - within, because a signal's handler may raise here too
         except BaseException as error:
@@ -158,14 +152,14 @@ class Ordered(Messaging):
                 error.__traceback__ = error.__context__ = error.__cause__ = None
                 return self._failed(kind, error)
             if taken:
-                turns.fail(taken[0], _reason_of(error))
+                turns.fail(taken[0], reason_of(error))
                 if operation is not None:  # its end tells the other ranks
                     operation.cancel()
                 else:
                     if steps is not None:
                         steps.drop()
                     else:
-                        _quietly(self._refuse)  # other ranks may have heard of the call
+                        quietly(self._refuse)  # other ranks may have heard of the call
                     turns.leave(taken[0])
             raise
 
@@ -203,127 +197,3 @@ class Ordered(Messaging):
         operation = self._defer("ask", 0, functools.partial(self._attendance.missing, number, kind))
         self._operations.note(operation)
         return operation
-
-
-class _Rest:
-    """Tells whether the messages of a collective may still move bytes, also after its Operation was cancelled."""
-
-    def __init__(self, call: Call, steps: Steps[Any]) -> None:
-        self._call = call
-        self._steps = steps
-
-    @property
-    def memory_in_use(self) -> bool:
-        """Tell whether bytes may still move."""
-        may_go_on = not self._steps.ended and not self._call.abandoned
-        return may_go_on or any(each.memory_in_use for each in self._call.in_flight)
-
-
-async def _guarded(
-    turns: Turns, call: Call, work: Callable[[Call], Coroutine[Any, Any, T]], refuse: Callable[[], None]
-) -> T:
-    """Do the work. If it fails, end its messages, tell other ranks, and let no later collective begin.
-
-    ``refuse`` is called then: nothing that other ranks send for collectives of the group is received any more.
-    """
-    try:
-        turns.check(call.number)
-        try:
-            return await work(call)
-        except GeneratorExit as error:  # it is dropped, and must not wait for anything any more
-            turns.fail(call.number, _reason_of(error))
-            call.cancel()
-            _quietly(refuse)
-            raise
-        except BaseException as error:
-            failure, rank, shown = Failure.OTHER, call.rank, error
-            if isinstance(error, Ended):
-                failure, rank, shown = error.failure, error.rank, error.error
-            if isinstance(shown, ZerohopError):
-                shown.operation = call.kind
-            turns.fail(call.number, _reason_of(shown))
-            call.scratch.free(all_of_it=True)
-            if not _may_wait(error):
-                call.cancel()
-                _quietly(refuse)
-                raise
-            missing = await call.give_up(failure, rank)
-            _quietly(refuse)
-            if missing is not None and missing.ranks and isinstance(shown, ZerohopError):
-                shown.reason, shown.fix, shown.ranks = missing.text, _SEE, missing.ranks
-                turns.fail(call.number, shown, again=True)
-            raise shown from None
-    finally:
-        call.scratch.free()
-        turns.leave(call.number)
-
-
-def _quietly(refuse: Callable[[], None]) -> None:
-    with contextlib.suppress(ZerohopError):  # the Group is gone, and refuses everything
-        refuse()
-
-
-async def _go_on(turns: Turns, call: Call, steps: Steps[T]) -> T:
-    try:
-        await turns.wait_for(call.number, call.left_s)
-    except ZerohopError as error:
-        turns.fail(call.number, error)
-        asking = call.ask()
-        if asking is not None:
-            missing = await asking
-            if missing.ranks:
-                error.reason, error.ranks = f"{error.reason}: {missing.text}", missing.ranks
-        raise
-    return await steps.go_on()
-
-
-def _end(core: Any, turns: Turns, call: Call, steps: Steps[Any]) -> None:
-    """End a collective whose Operation has ended before its steps. On the control thread."""
-    if steps.ended:
-        return
-    turns.fail(call.number, ZerohopError("it was cancelled"))
-    import asyncio
-
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:  # this is the caller's thread, which could not hand the work over
-        loop = None
-    if loop is None or core.closed:  # nothing would wait for a new task
-        steps.drop()
-        turns.leave(call.number)
-        return
-    call.abandoned = not steps.begun
-    turns.keep(loop.create_task(_give_up(turns, call, steps)))
-
-
-async def _give_up(turns: Turns, call: Call, steps: Steps[Any]) -> None:
-    """Let the steps tell other ranks that this one has given up. Those that have not begun do so when it is their turn.
-
-    Other ranks hear of it then at once, and not when their time is up.
-    """
-    if not call.abandoned:
-        await steps.cancel()
-        return
-    try:
-        await turns.wait_for(call.number)
-        await steps.go_on()
-    except ZerohopError:
-        pass
-    finally:  # also if the Context is closed meanwhile
-        if not steps.ended:
-            steps.drop()
-        turns.leave(call.number)
-
-
-def _may_wait(error: BaseException) -> bool:
-    """Tell whether the steps may wait for something before they raise an error: not if a signal's handler raised it."""
-    import asyncio
-
-    return isinstance(error, (Exception, asyncio.CancelledError))
-
-
-def _reason_of(error: BaseException) -> ZerohopError:
-    """Return what later collectives are told of an error."""
-    if isinstance(error, ZerohopError):
-        return error
-    return ZerohopError(str(error) if isinstance(error, Exception) and str(error) else "it was cancelled")
