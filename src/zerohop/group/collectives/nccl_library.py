@@ -96,8 +96,11 @@ class NcclLibrary:
         """
         import torch
 
-        with torch.cuda.device(device), torch.cuda.stream(_stream_of(device)):
+        stream = _stream_of(device)
+        with torch.cuda.device(device), torch.cuda.stream(stream):
             issue_and_wait(group, issue, stopped)
+            # In gather and scatter torch copies this rank's own part on this stream, beside what NCCL does.
+            stream.synchronize()
 
     def abort(self, group: Any) -> None:
         """End all work of a communicator, which is of no use any more."""
