@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -185,3 +186,12 @@ def test_a_first_use(said: list[str], pair: tuple[zh.Context, zh.Context], what:
 
     prepare()
     _at_lines(stride, use, check)
+
+
+def test_lines_at_which_python_calls_no_handler() -> None:
+    """What is raised where an except clause ends would leave its exception the current one, and all that it holds."""
+
+    def check() -> None:
+        assert sys.exc_info() == (None, None, None)
+
+    at_each_line(lambda: weakref.WeakKeyDictionary[Any, int]().copy(), check)

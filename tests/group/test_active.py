@@ -284,3 +284,22 @@ class TestWaiting:
 
         asyncio.run(main())
         assert told[2] == (3, threading.current_thread().name)
+
+
+def test_a_put_goes_where_the_group_has_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to the address in the handle, if the link is lost between connecting and writing."""
+    written: list[object] = []
+    with groups(tmp_path, 2) as two:
+        zh.wait_all([each.barrier() for each in two], PATIENCE_S)
+        handle, number = two[1].context.alloc(8).share("rw"), two[1].register(CompletionList(two[1]))
+        connect = two[0].connect
+        stale = [connect(1)]
+        connection = stale[0].result(PATIENCE_S)
+        two[1].context.close()
+        eventually(lambda: not connection.alive, "the loss is not noticed")
+        monkeypatch.setattr(two[0], "connect", lambda rank, **given: stale.pop() if stale else connect(rank, **given))
+        monkeypatch.setattr(two[0].context, "write", lambda *given, **_: written.append(given))
+        with pytest.raises(zh.PeerLost, match=r"put.* rank 1: "):
+            two[0].put(bytes(8), 1, handle, target=number).result(PATIENCE_S)
+    assert not stale
+    assert not written

@@ -156,12 +156,12 @@ class TestMessages:
         two[0].connect(1).result(PATIENCE_S)
         number = two[1].register(CompletionList(two[1]))
         long = pattern(1, 300_000)
-        posts: list[Callable[[], zh.Operation[Any] | None]] = [
-            lambda: two[0].send(long, 1, timeout=DEADLINE_S),
-            lambda: two[0].am(long, 1, number, timeout=DEADLINE_S),
-            lambda: two[0].post_send(long, 1, timeout=DEADLINE_S).operation,
+        posts: list[tuple[str, Callable[[], zh.Operation[Any] | None]]] = [
+            ("send", lambda: two[0].send(long, 1, timeout=DEADLINE_S)),
+            ("am", lambda: two[0].am(long, 1, number, timeout=DEADLINE_S)),
+            ("send", lambda: two[0].post_send(long, 1, timeout=DEADLINE_S).operation),
         ]
-        for post in posts:
+        for name, post in posts:
             sending = post()
             assert sending is not None
             with pytest.raises(zh.DeadlineExceeded, match=r"rank 1: still in flight after 0\.01 s") as caught:
@@ -182,7 +182,7 @@ class TestMessages:
                 error = caught_now
             assert isinstance(error, zh.DeadlineExceeded)
             assert error.ranks == (1,)
-            assert "send over shm" in str(error)
+            assert f"{name} over shm" in str(error)
             assert ": rank 1: " in str(error)
             assert str(error) in repr(error)
             assert "failed: " in str(sending.explain())
@@ -245,3 +245,21 @@ def test_a_loss_that_is_kept_keeps_no_operation(tmp_path: Path) -> None:
             two[0].recv(bytearray(1), 1).result(PATIENCE_S)
         [kept] = two[0]._members._lost.values()
         assert kept.__traceback__ is None
+
+
+def test_errors_name_what_was_called(tmp_path: Path) -> None:
+    """And not how the core does it: an active message is a send there, and a first message a connect."""
+    with groups(tmp_path, 2) as two:
+        zh.wait_all([two[0].barrier(), two[1].barrier()], PATIENCE_S)
+        handle = two[1].context.alloc(8).share("rw")
+        two[1].context.close()
+        calls = {
+            "send": lambda: two[0].send(bytes(100_000), 1),
+            "am": lambda: two[0].am(b"", 1, 0),
+            "put": lambda: two[0].put(bytes(8), 1, handle, target=0),
+            "fetch_add": lambda: two[0].fetch_add(handle, 1),
+        }
+        for name, call in calls.items():
+            with pytest.raises(zh.PeerLost) as caught:
+                eventually(lambda call=call: call().result(PATIENCE_S) is None, "it is not noticed")  # type: ignore[misc]
+            assert (caught.value.operation, caught.value.ranks) == (name, (1,))

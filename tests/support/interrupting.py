@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import sys
 import weakref
@@ -35,6 +36,15 @@ def _withs(path: str) -> list[tuple[range, range]]:
     ]
 
 
+def _leaves_a_handler(frame: FrameType) -> bool:
+    """Tell whether an except clause ends here without a call: Python calls no handler there.
+
+    What is raised there leaves the handled exception the thread's current one, with its traceback and all that this
+    holds.
+    """
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "POP_EXCEPT"
+
+
 class _Handler:
     """Raises before the line of this number."""
 
@@ -65,7 +75,7 @@ class _Handler:
 
     def _count(self, frame: FrameType) -> None:
         self.left -= 1
-        if self.left == 0:
+        if self.left <= 0 and not _leaves_a_handler(frame):
             # Python does the same while a handler runs: it calls no other.
             sys.settrace(None)
             self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"

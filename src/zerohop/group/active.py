@@ -165,10 +165,10 @@ class Active(Messaging):
         channel = self._targets.get((Use.ACTIVE, target)) if type(target) is int and not header else None
         operation = None if channel is None else channel.post_send(source, rank, tag, timeout)
         if operation is not None:
-            return of_rank(operation, rank)
+            return of_rank(operation, rank, "am")
         rank, tag = self._checked(rank, tag)
         channel = self._target(Use.ACTIVE, target)
-        return of_rank(self._send(channel, source, rank, tag, timeout, header=header_of(header)), rank)
+        return of_rank(self._send(channel, source, rank, tag, timeout, header=header_of(header)), rank, "am")
 
     def am_many(
         self, sources: Sequence[Local], rank: int, target: int, *, tag: int = 0, timeout: float | None = None
@@ -212,7 +212,7 @@ class Active(Messaging):
             end()
             raise
         self._operations.note(operation)
-        return of_rank(operation, rank)
+        return of_rank(operation, rank, "am")
 
     def _checked(self, rank: int, tag: int) -> tuple[int, int]:
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)

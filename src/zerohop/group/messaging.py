@@ -124,10 +124,10 @@ class Messaging(Face):
         """
         operation = self._messages.post_send(source, rank, tag, timeout)
         if operation is not None:
-            return of_rank(operation, rank)
+            return of_rank(operation, rank, "send")
         rank = check_int("rank", as_int("rank", rank), 0, self.size - 1)
         tag = check_int("tag", as_int("tag", tag), 0, MOST_TAG)
-        return of_rank(self._send(self._messages, source, rank, tag, timeout), rank)
+        return of_rank(self._send(self._messages, source, rank, tag, timeout), rank, "send")
 
     def _send(
         self,

@@ -1,4 +1,4 @@
-"""Has the errors of Operations name a rank."""
+"""Has the errors of Operations name a rank, and what was called."""
 
 from __future__ import annotations
 
@@ -16,14 +16,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def of_rank(operation: Operation[T], rank: int | Callable[[], int | None]) -> Operation[T]:
-    """Have the errors of an Operation name a rank; ``rank()`` finds out which it is if there is an error."""
-    return name_errors(operation, functools.partial(name_rank, rank))
+def of_rank(operation: Operation[T], rank: int | Callable[[], int | None], kind: str) -> Operation[T]:
+    """Have the errors of an Operation name a rank, and the name of the method that was called.
+
+    Args:
+        operation: the Operation.
+        rank: the rank, or what finds out which it is if there is an error.
+        kind: the name of the method. The core knows an active message as a send, and a first message as a connect.
+    """
+    return name_errors(operation, functools.partial(_name, rank, kind))
 
 
-def name_rank(rank: int | Callable[[], int | None], error: ZerohopError) -> None:
+def _name(rank: int | Callable[[], int | None], kind: str, error: ZerohopError) -> None:
+    error.operation = kind
+    name_rank(rank() if callable(rank) else rank, error)
+
+
+def name_rank(rank: int | None, error: ZerohopError) -> None:
     """Name a rank in an error, unless the error names one."""
-    found = rank() if callable(rank) else rank
-    if found is not None and not error.ranks:
-        error.reason = f"rank {found}: {error.reason}"
-        error.ranks = (found,)
+    if rank is not None and not error.ranks:
+        error.reason = f"rank {rank}: {error.reason}"
+        error.ranks = (rank,)

@@ -83,7 +83,7 @@ class OneSided(Active):
         """Add to 8 bytes of a rank's memory, as ``Context.fetch_add``; value: the number that was there."""
         self._check()
         operation = self.context.fetch_add(remote, value, offset=offset, timeout=self._timeout_of(timeout))
-        return of_rank(operation, self._owner_of(remote))
+        return of_rank(operation, self._owner_of(remote), "fetch_add")
 
     def compare_swap(
         self, remote: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
@@ -91,7 +91,7 @@ class OneSided(Active):
         """Change 8 bytes of a rank's memory, as ``Context.compare_swap``; value: the number that was there."""
         self._check()
         operation = self.context.compare_swap(remote, compare, swap, offset=offset, timeout=self._timeout_of(timeout))
-        return of_rank(operation, self._owner_of(remote))
+        return of_rank(operation, self._owner_of(remote), "compare_swap")
 
     def _transfer(
         self,
@@ -108,13 +108,15 @@ class OneSided(Active):
         self._check()
         connected = self._check_owner(rank, remote)
         if target is None and connected:
-            return of_rank(post(timeout=self._timeout_of(timeout)), rank)
+            return of_rank(post(timeout=self._timeout_of(timeout)), rank, kind)
         channel = None if target is None else self._target(Use.SIGNALS, target)
         deadline_ns = self._deadline(timeout)
 
         async def work() -> int:
             connection = await self.connect(rank, timeout=left_s(deadline_ns))
-            self._check_owner(rank, remote)
+            while not self._check_owner(rank, remote):
+                # The link was lost meanwhile. A write would dial the address in the handle, not where the rank says.
+                connection = await self.connect(rank, timeout=left_s(deadline_ns))
             moved = await post(timeout=left_s(deadline_ns))
             if channel is None:
                 return moved
@@ -125,7 +127,7 @@ class OneSided(Active):
 
         operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view)
         self._operations.note(operation)
-        return of_rank(operation, rank)
+        return of_rank(operation, rank, kind)
 
     def _owner_of(self, remote: RemoteBuffer) -> Callable[[], int | None]:
         """Return what finds the rank that owns memory; None if no rank of this group is known to."""

@@ -232,7 +232,7 @@ class Posting(OneSided):
                 return Posted(State.RETRY, reason=error.reason)
             operation = post(later=True)
         if about.kind != "recv":
-            operation = of_rank(operation, about.rank)
+            operation = of_rank(operation, about.rank, about.kind)
         if may_be_done and (operation.done() or not may_be_posted):
             value = operation.result()
             return Posted(State.DONE, _with_value(about, value), operation=operation)
