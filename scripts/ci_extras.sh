@@ -35,7 +35,8 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     # 51 MB; compiles the functions for kernels of AMD's GPUs.
     apt-get install -y -qq --no-install-recommends hipcc libamdhip64-dev >/dev/null ||
         echo "hipcc cannot be had here: nothing is compiled for AMD's GPUs"
-    # A test makes a cluster of one node. Its daemons are not to start by themselves.
-    RUNLEVEL=1 apt-get install -y -qq --no-install-recommends slurm-wlm munge >/dev/null ||
+    # A test makes a cluster of one node. Its daemons are not to start by themselves. Slurm loads PMIx by the name that
+    # only the package for developers has.
+    RUNLEVEL=1 apt-get install -y -qq --no-install-recommends slurm-wlm munge libpmix-dev >/dev/null ||
         echo "Slurm cannot be had here: srun is not tried"
 fi
