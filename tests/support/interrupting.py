@@ -36,13 +36,13 @@ def _withs(path: str) -> list[tuple[range, range]]:
     ]
 
 
-def _leaves_a_handler(frame: FrameType) -> bool:
-    """Tell whether an except clause ends here without a call: Python calls no handler there.
+def _calls_no_handler(frame: FrameType) -> bool:
+    """Tell whether a try statement begins here, or an except clause ends: Python calls no handler at either.
 
-    What is raised there leaves the handled exception the thread's current one, with its traceback and all that this
-    holds.
+    What is raised there passes by the with statements around a try, or leaves the handled exception the thread's
+    current one, with its traceback and all that this holds.
     """
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "POP_EXCEPT"
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("NOP", "POP_EXCEPT")
 
 
 class _Handler:
@@ -75,7 +75,7 @@ class _Handler:
 
     def _count(self, frame: FrameType) -> None:
         self.left -= 1
-        if self.left <= 0 and not _leaves_a_handler(frame):
+        if self.left <= 0 and not _calls_no_handler(frame):
             # Python does the same while a handler runs: it calls no other.
             sys.settrace(None)
             self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
