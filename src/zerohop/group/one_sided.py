@@ -114,9 +114,10 @@ class OneSided(Active):
 
         async def work() -> int:
             connection = await self.connect(rank, timeout=left_s(deadline_ns))
-            while not self._check_owner(rank, remote):
+            while not connection.alive:
                 # The link was lost meanwhile. A write would dial the address in the handle, not where the rank says.
                 connection = await self.connect(rank, timeout=left_s(deadline_ns))
+            self._check_owner(rank, remote)
             moved = await post(timeout=left_s(deadline_ns))
             if channel is None:
                 return moved
