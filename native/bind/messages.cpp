@@ -17,7 +17,7 @@ constexpr Py_ssize_t kExchangeArguments = 8;
 
 PyTypeObject* messages_type = nullptr; // set once; it lives as long as the interpreter
 
-// What a method returns that leaves the rest to Python; null if a signal's handler has raised.
+// Returns the answer of a method that leaves the rest to Python; null if a signal's handler has raised.
 PyObject* not_done(PyObject* answer = Py_None) {
     return leave_to_python() ? Py_NewRef(answer) : nullptr;
 }

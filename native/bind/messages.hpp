@@ -1,4 +1,5 @@
-// What the native methods of tagged messages share: what they post with, and how they read Python's arguments.
+// Declares the parts that the native methods of tagged messages share: the state to post with, and readers of Python's
+// arguments.
 //
 // Where a function says that something is not plain, nothing was done: Python then posts, or says what is wrong.
 #pragma once
@@ -42,7 +43,7 @@ private:
     }
 };
 
-// What the messages of one mailbox are posted with.
+// Holds the state with which the messages of one mailbox are posted.
 struct Messages : Posts {
     void stop() override {
         receivers.clear();

@@ -10,8 +10,8 @@ namespace zerohop {
 namespace {
 
 constexpr size_t kMostMembers = 1024; // numbers that one peer may send with
-// What messages of closed lanes may take that a mailbox keeps: a peer that connects again and again leaves no more. A
-// lane that is full leaves a quarter of that.
+// Bounds the memory of messages that a mailbox keeps of closed lanes, for a peer that connects again and again. A lane
+// that is full leaves a quarter of this.
 constexpr size_t kMostOrphanBytes = size_t{128} << 20;
 constexpr size_t kOfEach = 512; // bytes of a message beside its own
 constexpr Outcome kGone{Status::peer_lost, Reason::given_up};

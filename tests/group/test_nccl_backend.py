@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.gloo import Gloo, warm_up
+from support.gloo import Gloo
 from support.groups import groups
 from support.lanes import eventually
 from support.patience import PATIENCE_S
@@ -23,18 +23,7 @@ if TYPE_CHECKING:
     import zerohop as zh
 
 torch: Any = pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch_has_its_threads() -> None:
-    warm_up()
-
-
-@pytest.fixture
-def gloo(monkeypatch: pytest.MonkeyPatch) -> Gloo:
-    library = Gloo()
-    monkeypatch.setattr(nccl, "LIBRARY", library)
-    return library
+pytestmark = pytest.mark.usefixtures("torch_threads")
 
 
 def by_nccl(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import zerohop as zh
-from support.gloo import Gloo, warm_up
+from support.gloo import Gloo
 from support.groups import groups
 from support.lanes import eventually
 from support.patience import PATIENCE_S
@@ -22,19 +22,8 @@ if TYPE_CHECKING:
     from zerohop.group.collectives.nccl_library import Issue
 
 torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("torch_threads")
 AFTER = "a collective of this group has failed: .*subgroup"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch_has_its_threads() -> None:
-    warm_up()
-
-
-@pytest.fixture
-def gloo(monkeypatch: pytest.MonkeyPatch) -> Gloo:
-    library = Gloo()
-    monkeypatch.setattr(nccl, "LIBRARY", library)
-    return library
 
 
 @pytest.mark.parametrize("count", [5, 100_000])

@@ -254,7 +254,8 @@ private:
     std::deque<PostedRecv> recvs_;
     std::deque<ArrivedSend> sends_;
     std::vector<std::shared_ptr<Mailbox>> matched_; // some of this lane's messages there have found a receive
-    // Of the poller: messages that wait in a mailbox, by ticket; and those that came several in a frame.
+    // The poller alone uses these two. They hold the messages that wait in a mailbox, by ticket, and those that came
+    // several in a frame.
     std::unordered_map<uint32_t, std::shared_ptr<Mailbox>> mailed_;
     struct Pack {
         uint32_t unanswered = 0;

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     # Finds out which ranks have not called a collective: its number and its kind.
     Ask = Callable[[int, str], Operation[Missing]]
 
-# What has become of an exchange. True: both messages have ended well. False: nothing was done. Else the Operations to
-# wait for, of the send and of the receive; None: the send has ended well, the receive was not posted.
+# Says how far an exchange has come. True: both messages have ended well. False: nothing was done. Else it has the
+# Operations to wait for, of the send and of the receive; None: the send has ended well, the receive was not posted.
 Begun: TypeAlias = "bool | tuple[Operation[Any] | None, Operation[Any] | None]"
 
 # Seconds in which the other ranks must take the message that says that this one has failed.

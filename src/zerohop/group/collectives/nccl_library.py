@@ -138,7 +138,7 @@ def issue_and_wait(group: Any, issue: Issue, stopped: threading.Event) -> None:
             if time.monotonic() < spins_until:
                 time.sleep(0)  # other threads get their turn
             else:
-                time.sleep(pause)
+                time.sleep(pause)  # torch has no event for the end of a work that a thread could wait for and abort
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         if not stopped.is_set():
             work.wait()  # it has ended, and this raises its error

@@ -23,13 +23,13 @@ class LockstepStore(Store):
         super().__init__()
         self._changed = threading.Condition()
         self._values: dict[str, bytes] = {}
-        # What this rank has set since the last round.
+        # Holds the values that this rank has set since the last round.
         self._new: dict[str, bytes] = {}
         self._wanted: list[str] = []
         self._ended = False
         self._failed = False
 
-    # What torch calls, on the thread that makes the communicator.
+    # Torch calls the methods below, on the thread that makes the communicator.
 
     def set(self, key: str, value: Any) -> None:
         """Set a key, for this rank at once."""
