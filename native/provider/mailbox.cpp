@@ -218,11 +218,21 @@ Message Mailbox::take_header(uint64_t finder) {
     return header;
 }
 
+template <typename Which>
+void Mailbox::take_claims(Which&& which, std::vector<Claim>& taken) {
+    for (auto it = claims_.begin(); it != claims_.end();) {
+        if (which(*it)) {
+            taken.push_back(std::move(*it));
+            it = claims_.erase(it);
+        } else {
+            ++it;
+        }
+    }
+}
+
 // The caller holds the lock.
 std::optional<Mailbox::Pair> Mailbox::next_claim(const Endpoint* lane, Lanes& others, std::vector<Claim>& ended) {
-    const auto done = std::ranges::stable_partition(claims_, [](const Claim& claim) { return !claim.recv.op->done(); });
-    ended.insert(ended.end(), std::move_iterator(done.begin()), std::move_iterator(done.end()));
-    claims_.erase(done.begin(), done.end());
+    take_claims([](const Claim& claim) { return claim.recv.op->done(); }, ended);
     for (auto it = claims_.begin(); it != claims_.end(); ++it) {
         if (it->kept->lane.get() == lane) {
             Pair pair{it->kept, std::move(it->recv)};
@@ -238,14 +248,7 @@ std::optional<Mailbox::Pair> Mailbox::next_claim(const Endpoint* lane, Lanes& ot
 
 // Takes the claims of a message that goes. The caller holds the lock, and ends them when it has given it back.
 void Mailbox::forget_claims(const Kept& kept, std::vector<Claim>& ended) {
-    for (auto it = claims_.begin(); it != claims_.end();) {
-        if (it->kept == &kept) {
-            ended.push_back(std::move(*it));
-            it = claims_.erase(it);
-        } else {
-            ++it;
-        }
-    }
+    take_claims([&kept](const Claim& claim) { return claim.kept == &kept; }, ended);
 }
 
 void Mailbox::finish(const std::vector<Claim>& claims, Outcome outcome) {

@@ -129,6 +129,8 @@ private:
     void forget_loss(uint32_t source);
     void keep_header(const Kept& kept, const PostedRecv& recv);
     static void finish(const std::vector<Claim>& claims, Outcome outcome);
+    template <typename Which>
+    void take_claims(Which&& which, std::vector<Claim>& taken);
     void forget_claims(const Kept& kept, std::vector<Claim>& ended);
     [[nodiscard]] std::optional<Pair> next_claim(const Endpoint* lane, Lanes& others, std::vector<Claim>& ended);
     using Place = std::list<Waiting>::iterator;

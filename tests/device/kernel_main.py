@@ -62,9 +62,10 @@ class Main:
         remote = zh.RemoteBuffer.from_bytes(handle)
         self.context.read(remote, self.memories[into][: remote.nbytes]).result()
 
-    def stay_active(self, limit: float, path: str) -> None:
-        """Let kernels use the Queue until there is such a file."""
+    def stay_active(self, limit: float, started: str, path: str) -> None:
+        """Let kernels use the Queue, which the file `started` tells, until there is a file `path`."""
         with self.queues[-1].active():
+            Path(started).touch()
             until = time.monotonic() + limit
             while not Path(path).exists():
                 assert time.monotonic() < until

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.patience import ANSWER_S
 from zerohop.device import Queue
 
@@ -46,8 +47,9 @@ def test_a_peer_has_its_memory_back_when_the_kernels_have_ended(launch: Launcher
         process("alloc", nbytes, "cuda:0")
     near("get", far("share", 1), 1)  # near's process maps it
     assert near("queue", [far("share", 0)], [0], mode="peer", device="cuda:0") == ("peer",)
-    ended = tmp_path / "ended"
-    near.start("stay_active", ANSWER_S, str(ended))
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    near.start("stay_active", ANSWER_S, str(started), str(ended))
+    eventually(started.exists, "the Queue is not in use")
     assert far("fails", "revoke", 1, timeout=_LOOKS_S).startswith("RevocationIncomplete: ")
     ended.touch()
     near.result()
