@@ -91,7 +91,8 @@ def test_in_triton(tmp_path: Path, triton_path: str) -> None:
         # Triton lays the shared memory of a function that is not inlined over what its caller has there, such as tiles.
         assert not re.search(r"\bcall\b", ptx), name
     # A read-modify-write of memory of the host would undo what the host writes at the same time.
-    assert re.search(r"ld\.(global\.sys\.acquire|acquire\.sys\.global)", compiled["wait_signal"])
+    acquire = r"ld\.acquire\.sys\.global|ld\.relaxed\.sys\.global[^}]*fence\.acquire\.sys"
+    assert re.search(acquire, compiled["wait_signal"])
     assert "%globaltimer" in compiled["wait_signal"]
     # A word of the host and the clock are read by each thread; the threads exchange what they have found.
     for name in ("wait_signal", "flush", "fence"):

@@ -51,7 +51,7 @@ def test_the_descriptor_says_what_it_was_made_of(contexts: tuple[zh.Context, zh.
         assert queue.modes == ("proxy", "proxy")
         words = queue._descriptor.numpy().view("u8")
         assert list(words[:3]) == [descriptor.LAYOUT, 2, 2]
-        assert words[3] == 64
+        assert words[5] == 64
         peers = words[1040:1056].reshape(2, 8)
         assert list(peers[:, 0]) == [descriptor.PROXY] * 2
         assert list(peers[:, 2]) == [1000, 1 << 20]

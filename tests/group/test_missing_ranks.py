@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import pickle
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,6 +209,30 @@ class TestMessages:
         ended = told.pop(PATIENCE_S)
         assert isinstance(ended.error, zh.PeerLost)
         assert (ended.rank, ended.error.ranks) == (1, (1,))
+
+    def test_a_completion_object_that_is_closed_while_a_rank_is_lost(
+        self, two: list[zh.Group], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """None of the receives that were posted for it is reported as unseen."""
+        told = CompletionList(two[0])
+        posted: list[zh.Operation[Any]] = []
+
+        def watch(self: CompletionList, operation: zh.Operation[Any], of: Any) -> None:
+            posted.append(operation)
+            self._endings.add(operation, of)
+
+        monkeypatch.setattr(CompletionList, "watch", watch)
+        two[0].register(told)
+        two[0].connect(1).result(PATIENCE_S)
+        two[1].context.close()
+        eventually(lambda: all(each.done() for each in posted), "not all receives have ended")
+        posted.clear()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            two[0].close()
+            del told
+            gc.collect()
+        assert not [str(each.message) for each in warned]
 
 
 def test_a_greeting_of_a_rank_that_cannot_be_reached_holds_up_no_notice(

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LAYOUT: Final = 0x7A65726F686F7005
+LAYOUT: Final = 0x7A65726F686F7006
 PEER: Final = 0  # kernels reach the memory by loads and stores
 PROXY: Final = 1  # the host takes entries out of the FIFO, and posts them
 MLX5: Final = 2  # kernels write requests on a queue pair of their own
@@ -99,9 +99,9 @@ def lay_out(
         LAYOUT,
         len(peers),
         len(locals_),
-        slots,
-        control.fifo,
         control.results,
+        control.fifo,
+        slots,
         counters + _HEAD * _WORD,
         counters + _TAKEN_COPY * _WORD,
         control.taken,

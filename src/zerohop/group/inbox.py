@@ -55,7 +55,6 @@ class Inbox:
         self._allocate = allocate
         self._packet = packet
         self._finders = 0
-        self._posted: set[Operation[Any]] = set()
         # Receives that could not be posted, because ``packet`` has failed.
         self._owed = 0
         self._closed = False
@@ -79,9 +78,6 @@ class Inbox:
         for channel in (self._messages, self._signals):
             channel.mailbox.close()
         self._completion.detach(self)
-        for operation in list(self._posted):
-            if operation.done():
-                operation.exception(0)  # an operation whose error nobody has taken is reported
 
     def look(self) -> None:
         """Post the receives that are owed. The object was told of the error when it came for the first time."""
@@ -96,12 +92,11 @@ class Inbox:
         self._finders += 1
         room = -1 if into is None else _nbytes_of(into)
         found = Found(channel.mailbox, channel.losses, self._finders, self._deadline)
-        operation: Any = GroupProbe(None, channel.losses, found, room)
+        operation: Any = _Posted(None, channel.losses, found, room)
         try:
             posted = channel.mailbox.receive(operation, into, None, None, 0, found.number)
         except Closed:  # the Context is closed
             return
-        self._posted.add(posted)
         self._completion.watch(posted, told)
 
     def _post_message(self, own: _Part | None, packet: Any = None) -> Exception | None:
@@ -122,7 +117,6 @@ class Inbox:
 
     def _has_message(self, own: _Part | None, packet: Any, operation: Operation[Message | Arrival]) -> Ended | None:
         """Describe the end of a receive of active messages, and post the next one."""
-        self._posted.discard(operation)
         try:
             found = operation.result(0)
         except Closed:
@@ -159,7 +153,6 @@ class Inbox:
 
     def _has_signal(self, part: _Part, operation: Operation[Message | Arrival]) -> Ended | None:
         """Describe the transfer that a signal tells of, and post the next receive."""
-        self._posted.discard(operation)
         try:
             found = operation.result(0)
         except Closed:
@@ -184,6 +177,16 @@ class Inbox:
                 return None
             self._told[rank] = why
         return Ended("am", rank, 0, 0, error=error)
+
+
+class _Posted(GroupProbe):
+    """Represents a receive of an Inbox, of which nobody else knows: a loss ends all of them, and is told once."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _dropped(*_: object) -> None:
+        """Report nothing."""
 
 
 class _Part(NamedTuple):

@@ -457,3 +457,17 @@ def test_a_lane_is_named_in_words(nic_pair: Callable[..., Pair]) -> None:
     connection, _ = nic_pair().connect()
     assert repr(lane_of(connection, "verbs")) == "<Lane 0 over verbs, up>"
     assert lane_of(connection, "verbs").state is State.UP
+
+
+@pytest.mark.parametrize("warn", [True, False])
+def test_both_sides_warn_of_a_lane_or_neither(
+    nic_pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture, warn: bool
+) -> None:
+    both = nic_pair()
+    connection, other = both.connect()
+    session: Any = connection._link.session
+    lane = lane_of(connection, "verbs")
+    both.here._core.control.call(lambda: session.lanes.go_down(lane, "the Context is closed", warn=warn))
+    eventually(lambda: numbers(connection) == numbers(other) == [2], "the lane is not replaced")
+    warnings = [record.getMessage() for record in caplog.records if "went down" in record.getMessage()]
+    assert len(warnings) == (2 if warn else 0), warnings

@@ -130,8 +130,7 @@ def turns(queue, out, rounds, how: tl.constexpr):
             status = (spins >= _SPINS).to(tl.int64)
         else:
             status = zd.fence(queue, 0)
-            if status == 0:
-                status = zd.flush(queue, 0)
+            status = zd.flush(queue, 0, status=status)
     at = out.to(tl.pointer_type(tl.int64))
     tl.store(at, status)
     tl.store(at + 1, begun)

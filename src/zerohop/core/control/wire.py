@@ -194,10 +194,14 @@ class LaneFailed(msgspec.Struct, tag="lane_failed"):
 
 
 class LaneDown(msgspec.Struct, tag="lane_down"):
-    """Reports that a lane is down, and that nothing on this side can send or receive on it any more."""
+    """Reports that a lane is down, and that nothing on this side can send or receive on it any more.
+
+    ``warn``: it went down for another reason than that a Context is being closed.
+    """
 
     number: LaneNumber
     text: LongText
+    warn: bool = True
 
 
 class LaneQuiet(msgspec.Struct, tag="lane_quiet"):

@@ -181,7 +181,8 @@ class Lanes(LaneTable):
             raise ProtocolError("malformed: LaneDown of a lane that is not up")
         lane.peer_done = True
         if lane.state is State.UP:
-            self.go_down(lane, f"the peer says: {quoted(message.text)}" if message.text else "the peer has closed it")
+            why = f"the peer says: {quoted(message.text)}" if message.text else "the peer has closed it"
+            self.go_down(lane, why, warn=message.warn)
         elif lane.local_done:
             self.remove(lane)
 
@@ -328,7 +329,7 @@ class Lanes(LaneTable):
         return False
 
     def go_down(self, lane: Lane, why: str, *, warn: bool = True) -> None:
-        """Take a lane down: it carries nothing any more. ``warn`` unless the peer has closed its Context."""
+        """Take a lane down: it carries nothing any more. ``warn``, here and there, unless a Context is being closed."""
         link = self._link
         lane.state = State.DOWN
         link.lanes = {number: each for number, each in link.lanes.items() if each is not lane}
@@ -341,18 +342,19 @@ class Lanes(LaneTable):
         if warn:
             said = "a lane over %s to %s went down: %s"
             self._core.control.warn_once(link.peer, "lane", said, lane.provider, link.label, why)
-        task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
+        down = wire.LaneDown(number=lane.number, text=why[:2000], warn=warn)
+        task = asyncio.get_running_loop().create_task(self._say_down(lane, down))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
         task.add_done_callback(self._task_ended)
         if current and self.initiator:
             self._start_shared(_MESSAGES, self._replace)
 
-    async def _say_down(self, lane: Lane, why: str) -> None:
+    async def _say_down(self, lane: Lane, message: wire.LaneDown) -> None:
         # The NIC destroys the end in its own time, and no event reports that.
         while not lane.endpoint.gone:  # noqa: ASYNC110
             await asyncio.sleep(_GONE_PAUSE_S)
         lane.local_done = True
-        self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
+        self._channel.post(message)
         if lane.peer_done:
             self.remove(lane)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import triton.language as tl
 
-# These words are the Queue's. The four words from FIFO on are read together: the FIFO, RESULTS, HEAD and the copy of
-# TAKEN. They, TAKEN and STATE are addresses.
+# These words are the Queue's. RESULTS, FIFO, HEAD, TAKEN and STATE are addresses. The four words from FIFO on are read
+# together: the FIFO, SLOTS, HEAD and the copy of TAKEN.
 PEER_COUNT = tl.constexpr(1)
-SLOTS = tl.constexpr(3)
+RESULTS = tl.constexpr(3)
 FIFO = tl.constexpr(4)
-RESULTS = tl.constexpr(5)
+SLOTS = tl.constexpr(5)
 HEAD = tl.constexpr(6)
 TAKEN = tl.constexpr(8)
 STATE = tl.constexpr(9)
 TIMEOUT_NS = tl.constexpr(10)
 
-# These are a peer's. POSTED, ENDED, PEER_STATE and ENDED_COPY are addresses.
-MODE = tl.constexpr(0)
+# These are a peer's. POSTED, ENDED, PEER_STATE and ENDED_COPY are addresses, and are read together.
 POSTED = tl.constexpr(4)
 ENDED = tl.constexpr(5)
 PEER_STATE = tl.constexpr(6)
-ENDED_COPY = tl.constexpr(7)
 
 # A bit of POSTED, ENDED and its copy: a call or a transfer has failed.
 FAILURE = tl.constexpr(-(1 << 63))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import FIFO, PEER_COUNT, POLLED, POSTED, RESULTS, SLOTS, STATE, TAKEN
-from zerohop.device.triton.waits import wait_for, wait_for_count
+from zerohop.device.triton.fields import PEER_COUNT, POLLED, POSTED, RESULTS, SLOTS, STATE, TAKEN, TIMEOUT_NS
+from zerohop.device.triton.waits import begin_count, wait_for, wait_for_count
 from zerohop.device.triton.words import (
     FAILED,
     OK,
@@ -14,10 +14,10 @@ from zerohop.device.triton.words import (
     agreed,
     as_word,
     fail_peers,
+    fifo_of,
     look,
     peer_of,
     read,
-    read_four,
     word,
 )
 
@@ -43,7 +43,8 @@ def _wait_for_room(queue, copy_at, index, slots, taken):
     """
     status = as_word(OK)
     if agreed((index - (taken & ~POLLED) >= slots).to(tl.int32)) != 0:
-        status, _ = wait_for_count(queue, -1, read(queue, TAKEN), copy_at, index - slots + 1, True)
+        host, timeout_ns, begun = read(queue, TAKEN), read(queue, TIMEOUT_NS), begin_count(copy_at)
+        status, _ = wait_for_count(queue, -1, host, copy_at, begun, index - slots + 1, timeout_ns, True)
         if status == TIMED_OUT:
             # The index that this entry has taken is never written, and the host cannot pass it: the Queue ends.
             tl.store(word(read(queue, STATE), 0), status)
@@ -64,39 +65,43 @@ def _write_entry(fifo, index, slots, first, second):
 
 
 @triton.jit
-def _claim(queue, count: tl.constexpr):
+def _claim(queue, slots, head_at, copy_at, count: tl.constexpr):
     """Take slots for entries, after everything that the program has done; `_note` comes when they are written.
 
     Returns:
-        the status, the last index, the address of the FIFO and the number of its slots.
+        the status, and the last index.
     """
-    fifo, _, head_at, copy_at = read_four(queue + FIFO * 8)
-    slots = read(queue, SLOTS)
     tl.debug_barrier()
     # The host sees the entry after the bytes that it tells of. The look is under way together with the index, whose
     # atomic orders it before the stores to the slot.
     taken = look(copy_at)
     index = tl.atomic_add(word(head_at, 0), count, sem="acq_rel", scope="sys") + (count - 1)
     status = _wait_for_room(queue, copy_at, index, slots, taken)
-    return status, index, fifo, slots
+    return status, index
 
 
 @triton.jit
-def _note(peer_at, index):
+def _note(posted, index):
     """Have `flush` wait for an entry of a peer, and for all before it."""
     # Numbers without a sign: FAILURE, the highest bit, stays.
-    posted = read(peer_at, POSTED).to(tl.pointer_type(tl.uint64))
-    tl.atomic_max(posted, (index + 1).to(tl.uint64), sem="relaxed", scope="gpu")
+    tl.atomic_max(posted.to(tl.pointer_type(tl.uint64)), (index + 1).to(tl.uint64), sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def post_at(queue, fifo, slots, head_at, copy_at, posted, first, second):
+    """Post one entry, with what `fifo_of` gives; ``posted``: where the peer's entries are counted. Return as `post`."""
+    status, index = _claim(queue, slots, head_at, copy_at, 1)
+    if status == OK:
+        _write_entry(fifo, index, slots, first, second)
+    _note(posted, index)
+    return status, index
 
 
 @triton.jit
 def post(queue, peer_at, first, second):
     """Post one entry; return the status and its index."""
-    status, index, fifo, slots = _claim(queue, 1)
-    if status == OK:
-        _write_entry(fifo, index, slots, first, second)
-    _note(peer_at, index)
-    return status, index
+    fifo, slots, head_at, copy_at = fifo_of(queue)
+    return post_at(queue, fifo, slots, head_at, copy_at, read(peer_at, POSTED), first, second)
 
 
 @triton.jit
@@ -116,13 +121,14 @@ def post_value(queue, peer, op: tl.constexpr, offset, value):
 @triton.jit
 def post_pair(queue, peer, offset, wanted, new):
     """Post both entries of a compare_swap, one behind the other; return the status and the index of the second."""
-    status, index, fifo, slots = _claim(queue, 2)
+    fifo, slots, head_at, copy_at = fifo_of(queue)
+    status, index = _claim(queue, slots, head_at, copy_at, 2)
     if status == OK:
         first = head(COMPARE, peer, offset) | ((wanted >> 63) & 1)
         _write_entry(fifo, index - 1, slots, first, wanted & _VALUE)
         second = head(COMPARE_SWAP, peer, offset) | ((new >> 63) & 1)
         _write_entry(fifo, index, slots, second, new & _VALUE)
-    _note(peer_of(queue, peer), index)
+    _note(read(peer_of(queue, peer), POSTED), index)
     return status, index
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from zerohop.device.triton.fields import ENDED, ENDED_COPY, FAILURE, MODE, PEER_COUNT, POSTED
+from zerohop.device.triton.fields import FAILURE, PEER_COUNT, TIMEOUT_NS
 from zerohop.device.triton.pairs import fence_by_nic, flush_by_nic, transfer_by_nic
-from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, post, post_value
-from zerohop.device.triton.waits import wait_for_count
+from zerohop.device.triton.posting import FENCE, GET, MOST_BYTES, PUT, head, post, post_at
+from zerohop.device.triton.waits import begin_flush, wait_for_count
 from zerohop.device.triton.words import (
     FAILED,
     MLX5,
@@ -17,10 +17,12 @@ from zerohop.device.triton.words import (
     READ,
     WRITE,
     as_word,
+    fifo_of,
     fits,
     is_peer,
     local_entry,
     look_together,
+    peer_counters,
     peer_entry,
     peer_of,
     read,
@@ -120,31 +122,29 @@ def get(queue, peer, src_offset, local, dst_offset, nbytes, block: tl.constexpr 
 
 
 @triton.jit
-def _order(peer_at):
+def _order(posted):
     """Order all that the program has done before all that it does next, for the system; return the entries posted."""
-    return tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="acq_rel", scope="sys")
+    return tl.atomic_add(word(posted, 0), 0, sem="acq_rel", scope="sys")
 
 
 @triton.jit
-def _flush(queue, peer):
+def _flush(queue, peer, mode, posted, ended_at, copy_at, timeout_ns):
+    """Flush to a peer that there is; what follows it: from its entry, and the Queue's."""
     status = as_word(OK)
-    if not is_peer(queue, peer):
-        status = refuse(queue, peer)
-    elif read(peer_of(queue, peer), MODE) == MLX5:
+    if mode == MLX5:
         status = flush_by_nic(queue, peer)
     else:
-        peer_at = peer_of(queue, peer)
-        ended_at = read(peer_at, ENDED)
         tl.debug_barrier()
         found = as_word(0)
-        if read(peer_at, MODE) == PEER:
-            found = _order(peer_at)
+        if mode == PEER:
+            found = _order(posted)
             if found >= 0:
                 found = look_together(ended_at)
         else:
-            found = tl.atomic_add(word(read(peer_at, POSTED), 0), 0, sem="relaxed", scope="gpu")
-            if found >= 0:
-                status, found = wait_for_count(queue, peer, ended_at, read(peer_at, ENDED_COPY), found, False)
+            count, begun = begin_flush(posted, copy_at)
+            number = tl.where(count < 0, 0, count)  # what has failed waits for nothing
+            status, found = wait_for_count(queue, peer, ended_at, copy_at, begun, number, timeout_ns, False)
+            found |= count
         if (status == OK) & ((found & FAILURE) != 0):
             status = state_of(queue, peer)
             if status == OK:
@@ -155,9 +155,16 @@ def _flush(queue, peer):
 @triton.jit
 def flush(queue, peer, status=0):
     """Wait until everything that was posted to a peer by now is there, and gets have arrived."""
+    # All is read before anything is asked, so that a compiler reads it once for all turns of a loop.
+    known, timeout_ns = is_peer(queue, peer), read(queue, TIMEOUT_NS)
+    mode, _, _, _ = peer_entry(queue, peer)
+    posted, ended_at, _, copy_at = peer_counters(queue, peer)
     found = as_word(status)
     if found == OK:
-        found = _flush(queue, peer)
+        if known:
+            found = _flush(queue, peer, mode, posted, ended_at, copy_at, timeout_ns)
+        else:
+            found = refuse(queue, peer)
     return found
 
 
@@ -168,7 +175,7 @@ def quiet(queue, status=0):
     peer = as_word(0)
     if first == OK:
         while peer < read(queue, PEER_COUNT):
-            found = _flush(queue, peer)
+            found = flush(queue, peer)
             if first == OK:
                 first = found
             peer += 1
@@ -176,25 +183,21 @@ def quiet(queue, status=0):
 
 
 @triton.jit
-def _fence(queue, peer):
-    status = as_word(OK)
-    peer_at = peer_of(queue, peer)
-    if not is_peer(queue, peer):
-        status = refuse(queue, peer)
-    elif read(peer_at, MODE) == PEER:
-        tl.debug_barrier()
-        _order(peer_at)
-    elif read(peer_at, MODE) == MLX5:
-        status = fence_by_nic(queue, peer)
-    else:
-        status, _ = post_value(queue, peer, FENCE, 0, 0)
-    return status
-
-
-@triton.jit
 def fence(queue, peer, status=0):
     """Let nothing that the program does next at a peer be seen there before what it has done before. Does not wait."""
+    known = is_peer(queue, peer)
+    mode, _, _, _ = peer_entry(queue, peer)
+    posted, _, _, _ = peer_counters(queue, peer)
+    fifo, slots, head_at, copy_at = fifo_of(queue)
     found = as_word(status)
     if found == OK:
-        found = _fence(queue, peer)
+        if not known:
+            found = refuse(queue, peer)
+        elif mode == PEER:
+            tl.debug_barrier()
+            _order(posted)
+        elif mode == MLX5:
+            found = fence_by_nic(queue, peer)
+        else:
+            found, _ = post_at(queue, fifo, slots, head_at, copy_at, posted, head(FENCE, peer, 0), as_word(0))
     return found

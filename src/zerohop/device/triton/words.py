@@ -12,6 +12,7 @@ from triton.language.target_info import is_hip
 
 from zerohop.device.triton.fields import (
     FAILURE,
+    FIFO,
     LOCAL_BYTES,
     LOCALS_AT,
     MAX_LOCALS,
@@ -56,6 +57,11 @@ if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return tl.arange(0, 2)
 
     @triton.jit
+    def _first_thread_looks(address):
+        """Read a word that the host changes."""
+        return tl.load(word(address, 0), volatile=True)
+
+    @triton.jit
     def read_four(address):
         """Read the words of an entry, which nobody changes."""
         at = address.to(tl.pointer_type(tl.int64))
@@ -98,6 +104,23 @@ else:
         else:
             numbers = tl.arange(0, cuda.num_threads())
         return numbers
+
+    @triton.jit
+    def _first_thread_looks(address):
+        """Read a word that the host changes, in one thread; on NVIDIA's GPUs the read is an acquire."""
+        thread = _threads()
+        if is_hip():
+            value = tl.load(word(address, 0) + thread * 0, mask=thread == 0, other=0, volatile=True)
+        else:
+            value = tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.eq.s32 p, $2, 0; mov.b64 $0, 0; @p ld.acquire.sys.global.b64 $0, [$1]; }",
+                "=&l,l,r",
+                [address + tl.zeros_like(thread), thread],
+                dtype=tl.int64,
+                is_pure=False,
+                pack=1,
+            )
+        return tl.sum(value, 0)
 
     @triton.jit
     def read_four(address):
@@ -164,15 +187,15 @@ def load_near(address):
 
 @triton.jit
 def look_together(address):
-    """Read a word that the host changes; all threads get the same value. Before Triton 3.9 it is no acquire.
+    """Read a word that the host changes; all threads get the same value.
 
-    One thread reads it: reads of the host's memory follow one another, 0.7 µs apart (H200).
+    The look is an acquire, except on AMD's GPUs before Triton 3.9, where `waits.py` acquires after its last look. One
+    thread reads the word: reads of the host's memory follow one another, 0.7 µs apart (H200).
     """
     if HAS_ATOMIC_LOAD:
         value = tl.atomic_load(word(address, 0), sem="acquire", scope="sys")
     else:
-        thread = _threads()
-        value = tl.sum(tl.load(word(address, 0) + thread * 0, mask=thread == 0, other=0, volatile=True), 0)
+        value = _first_thread_looks(address)
     return value
 
 
@@ -200,6 +223,18 @@ def peer_entry(queue, peer):
     mode, base, nbytes, rights = read_four(peer_of(queue, peer))
     number = as_word(peer)
     return mode, base, nbytes, tl.where((number >= 0) & (number < MAX_PEERS), rights, 0)
+
+
+@triton.jit
+def peer_counters(queue, peer):
+    """Return the addresses of a peer's counters: of entries posted and ended, its state, and the copy of the second."""
+    return read_four(peer_of(queue, peer) + POSTED * 8)
+
+
+@triton.jit
+def fifo_of(queue):
+    """Return the address of the FIFO, its slots, and the addresses of its next index and of the copy of TAKEN."""
+    return read_four(queue + FIFO * 8)
 
 
 @triton.jit

@@ -16,7 +16,7 @@ using Word = unsigned long long;
 static_assert(sizeof(Word) == 8);
 
 // Stands at the beginning of a Queue. Changes with everything below, so that a kernel of another version is refused.
-constexpr Word kLayout = 0x7a65726f686f7005;
+constexpr Word kLayout = 0x7a65726f686f7006;
 
 // How a peer's memory is reached.
 constexpr Word kPeer = 0;  // by loads and stores
@@ -72,9 +72,9 @@ struct Queue {
     Word layout; // kLayout
     Word peer_count;
     Word local_count;
-    Word slots;      // of the FIFO, a power of two; as many results
-    Word fifo;       // address of its first entry
     Word results;    // address of the first Result
+    Word fifo;       // address of its first entry
+    Word slots;      // of the FIFO, a power of two; as many results
     Word head;       // address of the index of the next entry; in memory of the device
     Word taken_copy; // address of the copy that kernels keep of `taken`; in memory of the device
     Word taken;      // address of the number of entries that the host has taken out
