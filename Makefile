@@ -64,7 +64,7 @@ test-soft-gpu: ## the conformance tests over GPUs in software, below the driver'
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(pytest) -m "cuda and not slow" \
 		tests/conformance tests/failure tests/compat tests/storage tests/test_docs.py tests/test_examples.py \
-		tests/cli/test_bench_gpu.py tests/device/test_driver_calls.py $(T)
+		tests/cli/test_bench_gpu.py tests/device/test_driver_calls.py tests/group $(T)
 
 # Of every offset with every kind of memory, what takes minutes, the sim driver's have to be enough.
 test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every other, 200 rounds of connecting

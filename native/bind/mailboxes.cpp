@@ -14,15 +14,15 @@ struct PyTally {
 };
 
 nb::object receive(const Self& engine, uint64_t mailbox, int64_t source, int64_t tag, const PyRegion* region,
-                   uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, uint64_t finder) {
+                   uint64_t offset, uint64_t nbytes, uint64_t deadline_ns, uint64_t finder, bool finds_described) {
     return post_receive_by(engine, region, offset, nbytes, deadline_ns, [&](const Request& request) {
-        return engine->post_tagged_receive(mailbox, {source, tag}, request, finder);
+        return engine->post_tagged_receive(mailbox, {source, tag}, request, finder, finds_described);
     });
 }
 
-nb::object claim(const Self& engine, uint64_t mailbox, uint64_t finder, const PyRegion& region, uint64_t offset,
+nb::object claim(const Self& engine, uint64_t mailbox, uint64_t finder, const PyRegion* region, uint64_t offset,
                  uint64_t nbytes, uint64_t deadline_ns) {
-    return post_receive_by(engine, &region, offset, nbytes, deadline_ns,
+    return post_receive_by(engine, region, offset, nbytes, deadline_ns,
                            [&](const Request& request) { return engine->post_claim(mailbox, finder, request); });
 }
 
@@ -43,13 +43,14 @@ void def_mailboxes(nb::module_& m, nb::class_<Engine>& engine) {
     engine
         .def("post_tagged_receive", &receive, nb::arg("mailbox"), nb::arg("source"), nb::arg("tag"),
              nb::arg("region").none(), nb::arg("offset"), nb::arg("nbytes"), nb::arg("deadline_ns"),
-             nb::arg("finder") = 0,
+             nb::arg("finder") = 0, nb::arg("finds_described") = false,
              nb::sig("def post_tagged_receive(self, mailbox: int, source: int, tag: int, region: Region | None, "
-                     "offset: int, nbytes: int, deadline_ns: int, finder: int = 0) -> Op"))
-        .def("post_claim", &claim, nb::arg("mailbox"), nb::arg("finder"), nb::arg("region"), nb::arg("offset"),
+                     "offset: int, nbytes: int, deadline_ns: int, finder: int = 0, finds_described: bool = False) "
+                     "-> Op"))
+        .def("post_claim", &claim, nb::arg("mailbox"), nb::arg("finder"), nb::arg("region").none(), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("deadline_ns"),
-             nb::sig("def post_claim(self, mailbox: int, finder: int, region: Region, offset: int, nbytes: int, "
-                     "deadline_ns: int) -> Op"))
+             nb::sig("def post_claim(self, mailbox: int, finder: int, region: Region | None, offset: int, "
+                     "nbytes: int, deadline_ns: int) -> Op"))
         .def("release_found", &Engine::release_found, nb::arg("mailbox"), nb::arg("finder"), nb::call_guard<Released>())
         .def(
             "take_header",

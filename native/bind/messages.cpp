@@ -50,6 +50,14 @@ PyObject* ended(const Messages& messages, PyObject* kind, PyObject* path, uint64
     return PyObject_Vectorcall(messages.finished.ptr(), arguments, std::size(arguments), nullptr);
 }
 
+// From so many bytes on messages between GPUs are read by their receivers, which Python arranges
+// (src/zerohop/group/direct.py). Shorter ones arrive sooner over the lane.
+constexpr uint64_t kDirectBytes = uint64_t{2} << 20;
+
+bool is_direct(const LocalRange& local) {
+    return local.nbytes >= kDirectBytes && !local.region->is_host();
+}
+
 // Takes the memory, the rank, the tag, and the seconds or None.
 PyObject* send(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     static PyObject* const kind = PyUnicode_InternFromString("send");
@@ -59,7 +67,7 @@ PyObject* send(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     }
     Source source;
     uint64_t timeout_ns = messages->timeout_ns;
-    if (!read_source(*messages, args[0], source) || !read_timeout(args[3], timeout_ns)) {
+    if (!read_source(*messages, args[0], source) || is_direct(source.local) || !read_timeout(args[3], timeout_ns)) {
         return not_done();
     }
     const std::optional<Address> to = read_address(*messages, args[1], args[2]);
@@ -113,7 +121,7 @@ PyObject* recv(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     nb::object memory;
     LocalRange local;
     uint64_t timeout_ns = 0;
-    if (!read_target(*messages, args[0], memory, local) || !read_timeout(args[3], timeout_ns)) {
+    if (!read_target(*messages, args[0], memory, local) || is_direct(local) || !read_timeout(args[3], timeout_ns)) {
         return not_done();
     }
     const std::optional<Wanted> wanted = read_wanted(*messages, args[1], args[2]);
@@ -243,6 +251,7 @@ void reach(const nb::object& poster, uint32_t rank, const PyEndpoint& endpoint, 
 } // namespace
 
 void register_messages(nb::module_& m) {
+    m.attr("DIRECT_BYTES") = kDirectBytes;
     static PyMethodDef methods[] = {
         {"post_send", method(&send), METH_FASTCALL,
          "post_send($self, source, rank, tag, timeout, /)\n--\n\n"

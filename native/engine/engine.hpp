@@ -76,13 +76,13 @@ public:
     // Posts a receive that the next message of any peer ends, unless a receive of its lane waits for that.
     [[nodiscard]] Posted post_receive(const Request& request);
     // Posts a receive of a group's tagged messages. The value of one that ends well: value_of() the message's envelope.
-    // `finder`: see PostedRecv; the bytes done are then the message's length.
+    // `finder` and `finds_described`: see PostedRecv; the bytes done are then the message's length.
     [[nodiscard]] Posted post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request,
-                                             uint64_t finder = 0);
+                                             uint64_t finder = 0, bool finds_described = false);
     // Takes one look at the lanes in this thread, or wakes the thread that polls, because a receive was posted whose
     // message is here. Not with Python's GIL.
     void look_or_kick();
-    // Receives the message that a tagged receive has found.
+    // Receives the message that a tagged receive has found; without memory: its bytes have come otherwise.
     [[nodiscard]] Posted post_claim(uint64_t scope, uint64_t finder, const Request& request);
     // Lets other receives take it.
     void release_found(uint64_t scope, uint64_t finder);

@@ -134,14 +134,19 @@ Posted Engine::post_receive(const Request& request) {
     return {Posted::What::posted, {}, std::move(op)};
 }
 
-Posted Engine::post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request, uint64_t finder) {
-    return post_to_mailbox(scope, request, finder,
-                           [&](Mailbox& mailbox, PostedRecv recv) { return mailbox.post(wanted, std::move(recv)); });
+Posted Engine::post_tagged_receive(uint64_t scope, const Wanted& wanted, const Request& request, uint64_t finder,
+                                   bool finds_described) {
+    return post_to_mailbox(scope, request, finder, [&](Mailbox& mailbox, PostedRecv recv) {
+        recv.finds_described = finds_described;
+        return mailbox.post(wanted, std::move(recv));
+    });
 }
 
 Posted Engine::post_claim(uint64_t scope, uint64_t finder, const Request& request) {
-    return post_to_mailbox(scope, request, 0,
-                           [&](Mailbox& mailbox, PostedRecv recv) { return mailbox.claim(finder, std::move(recv)); });
+    return post_to_mailbox(scope, request, 0, [&](Mailbox& mailbox, PostedRecv recv) {
+        recv.carried = request.local == nullptr;
+        return mailbox.claim(finder, std::move(recv));
+    });
 }
 
 void Engine::release_found(uint64_t scope, uint64_t finder) {

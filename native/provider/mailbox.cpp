@@ -22,6 +22,11 @@ size_t cost_of(const Mailbox::Kept& kept) {
 
 } // namespace
 
+bool only_finds(const PostedRecv& recv, const ArrivedSend& send) {
+    const bool described = recv.finds_described && send.header != nullptr && !send.eager;
+    return recv.finder != 0 && (!recv.local || send.nbytes > recv.nbytes || described);
+}
+
 std::optional<Outcome> finish_eager(PostedRecv& recv, const ArrivedSend& send, uint64_t value) {
     const uint64_t base = recv.local->address() + recv.offset;
     const Gone gone = copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
@@ -344,12 +349,14 @@ void Mailbox::place() {
         const Kept& kept = *pair->kept;
         const uint64_t value = kept.value(pair->recv);
         bool taken = true;
-        if (pair->recv.op && pair->recv.only_finds(kept.send.nbytes)) {
+        if (pair->recv.op && only_finds(pair->recv, kept.send)) {
             found(pair->kept, pair->recv);
             continue;
         }
         if (!pair->recv.op) {
             taken = true; // the mailbox is closed
+        } else if (pair->recv.carried) {
+            taken = pair->recv.op->finish({}, kept.send.nbytes, value);
         } else if (pair->recv.local->moved()) {
             taken = pair->recv.op->finish(kLocalMoved, 0, value);
         } else if (kept.send.nbytes > pair->recv.nbytes) {

@@ -31,6 +31,9 @@ struct ArrivedSend {
     Message header{}; // the sender's, beside the tag
 };
 
+// Tells whether a receive leaves a message for claim().
+[[nodiscard]] bool only_finds(const PostedRecv& recv, const ArrivedSend& send);
+
 // Ends a receive by an eager message that fits, for memory of the host. Returns nothing if the receive had ended
 // before: the message is for the next one.
 [[nodiscard]] std::optional<Outcome> finish_eager(PostedRecv& recv, const ArrivedSend& send, uint64_t value);

@@ -106,8 +106,10 @@ struct PostedRecv {
     // A number, not 0, of a receive that ends well, and without the bytes, if the message is longer than the memory or
     // there is no memory: Mailbox::claim() names memory for it, by that number. Only for tagged messages.
     uint64_t finder = 0;
-
-    [[nodiscard]] bool only_finds(uint64_t length) const { return finder != 0 && (!local || length > nbytes); }
+    // Only finds a message that has a header, and whose bytes have not come: the header may say how else they come.
+    bool finds_described = false;
+    // A claim of a message whose bytes have come otherwise: its sender is told that it has been received.
+    bool carried = false;
 };
 
 inline Message message_of(const Request& request) {

@@ -204,6 +204,8 @@ def begin_posting(
     group: Group | None = None,
 ) -> None: ...
 
+DIRECT_BYTES: int = 2097152
+
 class TaggedMessages(Poster):
     def post_send(self, source: Any, rank: int, tag: int, timeout: float | None, /) -> Operation[int] | None: ...
     def post_sends(
@@ -541,9 +543,10 @@ class Engine:
         nbytes: int,
         deadline_ns: int,
         finder: int = 0,
+        finds_described: bool = False,
     ) -> Op: ...
     def post_claim(
-        self, mailbox: int, finder: int, region: Region, offset: int, nbytes: int, deadline_ns: int
+        self, mailbox: int, finder: int, region: Region | None, offset: int, nbytes: int, deadline_ns: int
     ) -> Op: ...
     def release_found(self, mailbox: int, finder: int) -> None: ...
     def take_header(self, mailbox: int, finder: int) -> bytes: ...

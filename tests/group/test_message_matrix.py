@@ -14,7 +14,7 @@ from support.groups import PLACES
 from support.options import Options
 from support.patience import patience
 from support.ranks import Rank, RankProcess, ranks
-from support.sizes import MIB
+from zerohop._native import DIRECT_BYTES
 from zerohop.group.messages import MOST_TAG
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(patience(40))
 
 PROVIDERS = ("shm", "tcp", "p2p")
-# Around the size of what waits at the receiver, and one of many pieces.
-SIZES = (0, 1, 8192, 8193, MIB)
+# Around the size of what waits at the receiver, and that from which on a receiver reads a GPU's memory.
+SIZES = (0, 1, 8192, 8193, DIRECT_BYTES - 1, DIRECT_BYTES)
 # Whether a receive names the source, and whether the tag.
 POLICIES = ((True, True), (True, False), (False, True), (False, False))
 BOTH_WAYS = ((0, 1), (1, 0))

@@ -120,6 +120,66 @@ TEST_CASE("mailbox: a claim that has ended, or was too short, and the next one")
     CHECK_FALSE(pair.b.wait(claim(pair.b, target, 2)).ok());
 }
 
+TEST_CASE("mailbox: a long message with a header is left for a receive that reads it otherwise, and then answered") {
+    for (const int from : {kHostDevice, kSimDevice}) {
+        CAPTURE(from);
+        Group pair("tcp");
+        const auto source = pair.a.alloc(kRoom, from);
+        const auto target = pair.b.alloc(kRoom);
+        const Envelope envelope{kScope, 7, 1};
+        const Message header = std::make_shared<const std::string>("where it is");
+        const auto send_described = [&](size_t nbytes) {
+            Request request = message(Kind::send, source, nbytes);
+            request.envelope = &envelope;
+            request.message = &header;
+            return pair.a.engine->post(*pair.a.lane, request, false);
+        };
+        uint64_t finder = 0;
+        const auto receive = [&](bool finds_described) {
+            return pair.b.engine->post_tagged_receive(kScope, {kAny, kAny}, message(Kind::recv, target, kRoom),
+                                                      ++finder, finds_described);
+        };
+        const Bytes bytes = pattern(kRoom, 3);
+        pair.a.put(*source, bytes);
+
+        const Posted carried = send_described(kRoom);
+        REQUIRE(pair.b.wait(receive(false).op) == kOk);
+        REQUIRE(pair.a.wait(carried) == kOk);
+        CHECK(same_bytes(pair.b.get(*target), bytes));
+
+        pair.b.put(*target, Bytes(kRoom, 0xEE));
+        const Posted read = send_described(kRoom);
+        const Posted found = receive(true);
+        REQUIRE(pair.b.wait(found.op) == kOk);
+        CHECK(found.op->bytes_done() == kRoom);
+        CHECK(*pair.b.engine->take_header(kScope, finder) == *header);
+        CHECK_FALSE(read.op->done());
+        Request nowhere;
+        nowhere.kind = Kind::recv;
+        const Posted ended = pair.b.engine->post_claim(kScope, finder, nowhere);
+        REQUIRE(pair.b.wait(ended.op) == kOk);
+        CHECK(ended.op->bytes_done() == kRoom);
+        CHECK(ended.op->value() == value_of(envelope));
+        REQUIRE(pair.a.wait(read) == kOk);
+        CHECK(same_bytes(pair.b.get(*target), Bytes(kRoom, 0xEE)));
+        CHECK_FALSE(pair.b.wait(pair.b.engine->post_claim(kScope, finder, nowhere).op).ok());
+
+        const Posted given_up = send_described(kRoom);
+        REQUIRE(pair.b.wait(receive(true).op) == kOk);
+        REQUIRE(given_up.op->finish({Status::cancelled, Reason::user}));
+        CHECK(eventually([&] { return !source->pins(); })); // the receiver has forgotten it
+        CHECK(pair.b.wait(pair.b.engine->post_claim(kScope, finder, nowhere).op) == kGivenUp);
+
+        // A short one of the host's memory is here with its header.
+        if (from == kHostDevice) {
+            pair.b.put(*target, Bytes(kRoom, 0xEE));
+            CHECK(send_described(100).what == Posted::What::done);
+            REQUIRE(pair.b.wait(receive(true).op) == kOk);
+            CHECK(same_bytes(pair.b.get(*target, 0, 100), Bytes(bytes.begin(), bytes.begin() + 100)));
+        }
+    }
+}
+
 TEST_CASE("mailbox: what was found and is small outlives its lane, and a claim of anything else fails") {
     for (const bool claimed_before : {false, true}) {
         CAPTURE(claimed_before);

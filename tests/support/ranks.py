@@ -252,8 +252,7 @@ class RankProcess:
     def opened(self, folder: Path, rank: int, size: int, options: Options) -> Iterator[RankProcess]:
         """Be a rank. After a failure there is another process, so that the next test has one in order."""
         try:
-            self._ask("", (str(folder), rank, size, options), {})
-            self.end(_START_S)
+            self.open(folder, rank, size, options)
             yield self
             assert not self._answers_due
             self.call(Rank.close)
@@ -261,6 +260,11 @@ class RankProcess:
             self.kill()
             self._start()
             raise
+
+    def open(self, folder: Path, rank: int, size: int, options: Options) -> None:
+        """Be a rank until the process ends."""
+        self._ask("", (str(folder), rank, size, options), {})
+        self.end(_START_S)
 
     def kill(self) -> None:
         """End the process at once."""

@@ -248,7 +248,7 @@ void FramedEndpoint::pair_up(const std::shared_ptr<Mailbox>& mailbox) {
         Mailbox::Kept& kept = *pair->kept;
         const uint32_t ticket = kept.send.ticket;
         bool taken = true;
-        if (pair->recv.op && pair->recv.only_finds(kept.send.nbytes)) {
+        if (pair->recv.op && only_finds(pair->recv, kept.send)) {
             mailbox->found(pair->kept, pair->recv);
             continue;
         }
@@ -307,6 +307,13 @@ bool FramedEndpoint::match_soon() {
 
 // Returns false if the recv has just ended: the message is for the next recv.
 bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send, uint64_t value) {
+    if (recv.carried) {
+        if (!recv.op->finish({}, send.nbytes, value)) {
+            return false;
+        }
+        answer(send.ticket, {});
+        return true;
+    }
     if (const bool moved = recv.local->moved(); moved || send.nbytes > recv.nbytes) {
         const Outcome refused = moved ? kLocalMoved : Outcome{Status::protocol, Reason::truncated};
         recv.local.reset();

@@ -13,8 +13,9 @@ from zerohop.group.channel import Channel, Use
 from zerohop.group.completion import Completion
 from zerohop.group.inbox import Inbox
 from zerohop.group.messages import MOST_TAG, SHORT
-from zerohop.group.messaging import Messaging, named, with_grace
+from zerohop.group.messaging import named, with_grace
 from zerohop.group.of_rank import of_rank
+from zerohop.group.tagged import Tagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ _MOST_TARGETS: Final = 1024
 _MOST_HEADER: Final = 256
 
 
-class Active(Messaging):
+class Active(Tagged):
     """Sends active messages, which tell a completion object of the other rank.
 
     A completion object is named in other ranks by the number that ``register`` gives, a plain int, which is sent any

@@ -89,17 +89,25 @@ class Found:
     _native: Op | None = None
     _claiming: Operation[Message] | None = None
     _claimed = False
-    # That of the message, once the receive has ended.
+    # The header of the message, once the receive has ended: the sender's own, or a handle of the bytes (direct.py).
     header = b""
+    offer = b""
 
     def __init__(
-        self, mailbox: Mailbox, losses: dict[int, ZerohopError], number: int, deadline: Callable[[float | None], int]
+        self,
+        mailbox: Mailbox,
+        losses: dict[int, ZerohopError],
+        number: int,
+        deadline: Callable[[float | None], int],
+        *,
+        offers: bool = False,
     ) -> None:
-        """Stand for what the receive with this number finds."""
+        """Stand for what the receive with this number finds; ``offers``: headers are handles of the bytes."""
         self._mailbox = mailbox
         self._losses = losses
         self.number = number
         self._deadline = deadline
+        self._offers = offers
 
     def find(self, native: Op) -> None:
         """Note the receive."""
@@ -107,14 +115,18 @@ class Found:
 
     def take_header(self) -> None:
         """Take the header of the message, because it has one."""
-        self.header = self._mailbox.header(self.number)
+        header = self._mailbox.header(self.number)
+        if self._offers:
+            self.offer = header
+        else:
+            self.header = header
 
     def received(self) -> None:
         """Note that the message has been received with the receive itself."""
         self._claimed = True
 
-    def claim(self, source: int, into: Local, timeout: float | None) -> Operation[Message]:
-        """Receive the message, unless that was begun before and has not failed."""
+    def claim(self, source: int, into: Local | None, timeout: float | None) -> Operation[Message]:
+        """Receive the message, unless that was begun before and has not failed; ``into``: None if it was read."""
         if self._claimed or (self._claiming is not None and not _has_failed(self._claiming)):
             raise Closed("this message was received already", fix="keep what the first recv() gave")
         receive = GroupReceive(source, self._losses)
@@ -206,7 +218,10 @@ class GroupReceive(_Receive):
 
 
 class GroupProbe(_Receive):
-    """Represents a receive that leaves a message that is longer than its memory; value: then an Arrival."""
+    """Represents a receive that leaves messages: longer ones than its memory, and those that can be read.
+
+    The value is then an Arrival.
+    """
 
     __slots__ = ("_found", "_room")
 
@@ -230,7 +245,7 @@ class GroupProbe(_Receive):
         message = super()._value_of(native)
         if native.value & _HAS_HEADER:
             self._found.take_header()
-        if message.nbytes > self._room:
+        if message.nbytes > self._room or self._found.offer:
             return Arrival(*message, self._found)
         self._found.received()
         return message

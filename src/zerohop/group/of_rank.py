@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def of_rank(operation: Operation[T], rank: int | Callable[[], int | None], kind: str) -> Operation[T]:
+def of_rank(operation: Operation[T], rank: int | Callable[[], int | None] | None, kind: str) -> Operation[T]:
     """Have the errors of an Operation name a rank, and the name of the method that was called.
 
     Args:
         operation: the Operation.
-        rank: the rank, or what finds out which it is if there is an error.
+        rank: the rank, or what finds out which it is if there is an error; None: it is not known.
         kind: the name of the method. The core knows an active message as a send, and a first message as a connect.
     """
     return name_errors(operation, functools.partial(_name, rank, kind))
 
 
-def _name(rank: int | Callable[[], int | None], kind: str, error: ZerohopError) -> None:
+def _name(rank: int | Callable[[], int | None] | None, kind: str, error: ZerohopError) -> None:
     error.operation = kind
     name_rank(rank() if callable(rank) else rank, error)
 

@@ -217,9 +217,9 @@ class GroupPeer:
         """Open nothing yet."""
         self._peer = peer
 
-    def group_open(self, folder: str, nbytes: int) -> None:
+    def group_open(self, folder: str, nbytes: int, device: str) -> None:
         """Take the second rank's place."""
-        self._side = GroupSide(self._peer.context, 1, folder, nbytes)
+        self._side = GroupSide(self._peer.context, 1, folder, nbytes, device)
 
     def group_exchange(self, seed: int, mode: str, rounds: int) -> Answer:
         """Receive and send in turn; return what was received at last, and the processor time."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.group_plan import ALLREDUCE, AM, BARRIER, IDLE, SEND
-from zerohop.cli.bench.group_side import GroupSide
+from zerohop.cli.bench.group_side import HOST, GroupSide
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import digest, random_bytes
 
@@ -24,13 +24,13 @@ _BYTES_PER_US: Final = 2000  # about what messages move
 
 
 @contextmanager
-def both_ranks(session: Session, nbytes: int) -> Iterator[GroupSide]:
-    """Open a rank in each process."""
+def both_ranks(session: Session, nbytes: int, src: str = HOST, dst: str = HOST) -> Iterator[GroupSide]:
+    """Open a rank in each process, with memory of these devices."""
     with (
         tempfile.TemporaryDirectory(prefix="zerohop-bench-") as folder,
-        closing(GroupSide(session.context, 0, folder, nbytes)) as side,
+        closing(GroupSide(session.context, 0, folder, nbytes, src)) as side,
     ):
-        session.peer.call("group_open", folder=folder, nbytes=nbytes)
+        session.peer.call("group_open", folder=folder, nbytes=nbytes, device=dst)
         yield side
         session.peer.call("group_close")
 
@@ -43,7 +43,7 @@ def measure_group(session: Session, case: Case) -> Row:
 def _send(session: Session, case: Case) -> Row:
     samples = Samples()
     rounds = session.effort.repetitions(20 * _US + case.bytes / _BYTES_PER_US * _US, 100)
-    with both_ranks(session, case.bytes) as side:
+    with both_ranks(session, case.bytes, case.src or HOST, case.dst or HOST) as side:
         for number in range(-1, session.effort.rounds):
             payload = side.fill(2 * number + 3)
             session.peer.begin("group_exchange", seed=2 * number + 4, mode=case.mode, rounds=rounds)

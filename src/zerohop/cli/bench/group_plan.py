@@ -14,6 +14,7 @@ ALLREDUCE: Final = "group_allreduce"  # a sum of float32
 GROUP_NAMES: Final = (SEND, AM, IDLE, BARRIER, ALLREDUCE)
 _KI, _MI = 1 << 10, 1 << 20
 _SEND_BYTES: Final = (8, 1 * _MI, 64 * _MI)
+_GPU_BYTES: Final = (8 * _KI, 1 * _MI, 256 * _MI)
 _REDUCED_BYTES: Final = (64 * _KI, 32 * _MI)
 _PROVIDERS: Final = ("shm", "tcp")
 # How active messages are sent and received: by am, by am_many of one thread, and of eight, all to a Counter; and by
@@ -22,8 +23,11 @@ ONE, MANY, THREADS, HANDLED = "am", "am_many", "am_many, 8 threads", "am_many, h
 AM_BATCHES: Final = {ONE: 1000, MANY: 1_000_000, THREADS: 1_000_000, HANDLED: 1000}
 
 
-def group_cases(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    """Return the cases of a name, between two ranks with memory of the host."""
+def group_cases(name: str, src: str | None, dst: str | None, sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of a name, between two ranks: with memory of the host, or messages between devices."""
+    if src is not None and dst is not None and {src, dst} != {"host"}:
+        lengths = (sizes or _GPU_BYTES) if name == SEND else ()
+        return [Case(name, "p2p", src, dst, nbytes, mode="result") for nbytes in lengths]
     cases = []
     for provider in _PROVIDERS:
         if name == SEND:

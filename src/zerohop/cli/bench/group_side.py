@@ -16,6 +16,7 @@ from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.group import CompletionList, Counter
 
 AWAIT: Final = "await"
+HOST: Final = "host"
 # The numbers of the completion objects, in the order in which they are registered.
 _COUNTER, _LIST = range(2)
 _THREADS: Final = 8
@@ -25,13 +26,15 @@ _AT_ONCE: Final = 1250  # messages in one call
 class GroupSide:
     """Holds a rank, and the memory that it sends from and receives into."""
 
-    def __init__(self, context: zerohop.Context, rank: int, folder: str, nbytes: int) -> None:
-        """Take a rank's place; the two of them connect at the first message."""
+    def __init__(self, context: zerohop.Context, rank: int, folder: str, nbytes: int, device: str = HOST) -> None:
+        """Take a rank's place, with arrays or memory of a device; the two ranks connect at the first message."""
         self.group = zerohop.Group(rank, 2, folder, ctx=context, timeout=TIMEOUT)
-        self.outgoing = np.ones(nbytes, np.uint8)
-        self.incoming = np.zeros(nbytes, np.uint8)
+        self._nbytes = nbytes
         self._other = 1 - rank
-        self._memories = [context.register(each) for each in (self.outgoing, self.incoming)]
+        self._memories = [
+            context.register(np.ones(nbytes, np.uint8)) if device == HOST else context.alloc(nbytes, device)
+            for _ in range(2)
+        ]
         self._counter = Counter(self.group)
         self._listed = CompletionList(self.group)
         for told in (self._counter, self._listed):
@@ -40,13 +43,14 @@ class GroupSide:
 
     def fill(self, seed: int) -> Octets:
         """Fill what is sent with random bytes, and return them; poison what is received."""
-        self.outgoing[:] = random_bytes(seed, self.outgoing.size)
-        self.incoming.fill(0xA5)
-        return self.outgoing
+        payload = random_bytes(seed, self._nbytes)
+        self._memories[0].write_bytes(0, payload.tobytes())
+        self._memories[1].fill(0xA5)
+        return payload
 
     def received(self) -> str:
         """Digest what was received."""
-        return digest(self.incoming)
+        return digest(np.frombuffer(self._memories[1].read_bytes(), np.uint8))
 
     def exchange(self, mode: str, rounds: int, *, first: bool) -> list[int]:
         """Send and receive in turn; return nanoseconds of each round."""
@@ -116,7 +120,7 @@ class GroupSide:
 
     def reduce(self, rounds: int, seed: int) -> tuple[list[int], bool]:
         """Add arrays of float32; return nanoseconds of each round, and whether all sums were right."""
-        count = self.outgoing.nbytes // 4
+        count = self._nbytes // 4
         own, other = (
             np.arange(count, dtype=np.float32) % 1000 + seed + rank for rank in (self.group.rank, self._other)
         )

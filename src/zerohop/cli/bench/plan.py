@@ -165,7 +165,7 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
         cases = kernel_cases(name, src, dst, sizes)
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in GROUP_NAMES:
-        cases = [] if {src, dst} - {None, "host"} else group_cases(name, sizes)
+        cases = group_cases(name, src, dst, sizes)
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
         cases = list(_gpu_cases(name, src, dst, sizes, request))

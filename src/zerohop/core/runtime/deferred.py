@@ -173,7 +173,10 @@ async def _run(
     try:
         payload = await work(*arguments)
     except asyncio.CancelledError:
-        core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
+        if operation.gave_up:
+            native.cancel()
+        else:
+            core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it
         _conclude(core, operation, native, None, error)

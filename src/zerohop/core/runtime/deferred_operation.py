@@ -60,11 +60,13 @@ class Deferred(InFlight[T]):
         "_failure",
         "_gate",
         "_moved",
+        "_part",
         "_payload",
         "_peer",
         "_place",
         "_silence",
         "_task",
+        "gave_up",
         "parts",
     )
 
@@ -78,6 +80,10 @@ class Deferred(InFlight[T]):
         self._payload: Any = None
         # Bytes that have moved; None: all that were asked for.
         self._moved: int | None = None
+        # Whether the one operation that did the work was cancelled for this one.
+        self.gave_up = False
+        # The operation that does all of this one's work now; None: there is none that alone decides.
+        self._part: Operation[Any] | None = None
         # Makes the error for a deadline that passes now; None: the usual one.
         self._silence: Callable[[], ZerohopError] | None = None
         # The work under way; it is cancelled with the operation.
@@ -96,7 +102,13 @@ class Deferred(InFlight[T]):
             del self  # which has its error, whose traceback has this frame
 
     def cancel(self) -> bool:
-        cancelled = super().cancel()
+        part = self._part
+        if part is not None:
+            self.gave_up = True  # before the work hears of it
+            if not part.cancel():  # what it has done is this operation's, which ends soon
+                self.gave_up = False
+                return False
+        cancelled = super().cancel() or part is not None
         if cancelled:
             self._core.control.call(self._abort)
         return cancelled
@@ -132,13 +144,18 @@ class Deferred(InFlight[T]):
         """Note the operations that move the bytes."""
         self._carrier = _Parts(operations)
 
+    def consists_of(self, part: Operation[Any]) -> None:
+        """Note the one operation that does the work from now on: this one can be cancelled as long as that one can."""
+        self._part = part
+        self.made_of([part])
+
     def say_when_late(self, silence: Callable[[], ZerohopError] | None) -> None:
         """Note how to make the error if the deadline passes from now on."""
         self._silence = silence
 
     def forget_work(self) -> None:
         """Let go of what the work was made of, which a user who keeps the operation would keep with it."""
-        self._task = None
+        self._task = self._part = None
         silence, native = self._silence, self._native
         if silence is not None:
             late = native is not None and native.status == Status.DEADLINE

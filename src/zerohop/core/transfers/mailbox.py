@@ -54,6 +54,8 @@ class Mailbox:
         tag: int | None,
         deadline_ns: int,
         finder: int = 0,
+        *,
+        finds_described: bool = False,
     ) -> Operation[T]:
         """Receive a message into memory, or find one.
 
@@ -69,6 +71,7 @@ class Mailbox:
             finder: a number of the caller's, one for each such receive: a message that is longer than the memory, or
                 for which there is none, stays, and goes to nobody else until ``claim`` or ``release`` with that number.
                 The receive ends well; its bytes done are the message's length.
+            finds_described: also a message of more than 8 KiB, or of a GPU's memory, that has a header stays so.
 
         Raises:
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
@@ -77,19 +80,24 @@ class Mailbox:
         engine = self._core.engine
 
         def post(region: Region | None, offset: int, nbytes: int) -> Op:
-            return engine.post_tagged_receive(self.number, *wanted, region, offset, nbytes, deadline_ns, finder)
+            return engine.post_tagged_receive(
+                self.number, *wanted, region, offset, nbytes, deadline_ns, finder, finds_described
+            )
 
         return self._post(operation, into, post)
 
-    def claim(self, operation: InFlight[T], finder: int, into: Memory | View | Any, deadline_ns: int) -> Operation[T]:
+    def claim(
+        self, operation: InFlight[T], finder: int, into: Memory | View | Any | None, deadline_ns: int
+    ) -> Operation[T]:
         """Receive the message that was found by a number; arguments, values and errors as those of ``receive``.
+
+        ``into``: None if its bytes have come otherwise. The sender then learns that it has been received.
 
         PeerLost: its sender has given it up, or is gone and had not sent its bytes, or it was claimed before.
         """
         engine = self._core.engine
 
         def post(region: Region | None, offset: int, nbytes: int) -> Op:
-            assert region is not None
             return engine.post_claim(self.number, finder, region, offset, nbytes, deadline_ns)
 
         return self._post(operation, into, post)
