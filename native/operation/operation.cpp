@@ -16,8 +16,8 @@ bool Operation::claim() {
     return status_.load(std::memory_order_relaxed) == Status::pending && !std::exchange(claimed_, true);
 }
 
-void Operation::finish_claimed(Outcome outcome, uint64_t bytes_done) {
-    end(true, outcome, bytes_done, 0);
+void Operation::finish_claimed(Outcome outcome, uint64_t bytes_done, uint64_t value) {
+    end(true, outcome, bytes_done, value);
 }
 
 [[gnu::always_inline]] inline bool Operation::end(bool claimed, Outcome outcome, uint64_t bytes_done, uint64_t value) {

@@ -57,7 +57,7 @@ public:
     // Keeps everybody else from ending the operation, so that its end can be announced before it is seen; false if it
     // has ended. The caller calls finish_claimed() next.
     [[nodiscard]] bool claim();
-    void finish_claimed(Outcome outcome, uint64_t bytes_done);
+    void finish_claimed(Outcome outcome, uint64_t bytes_done, uint64_t value = 0);
     // Has `token` pushed to `queue` when the operation ends, in addition to what was armed before; false (and nothing
     // pushed) if it has ended already. Awaited::no: nobody needs to look for the end sooner because of this token.
     enum class Awaited : bool { no, yes };

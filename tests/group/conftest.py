@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.groups import groups
+import zerohop as zh
+from support.groups import PLACES, groups
+from support.patience import PATIENCE_S
 from zerohop.group.collectives import nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import zerohop as zh
     from support.gloo import Gloo
 
 
@@ -27,6 +28,19 @@ def two(tmp_path: Path) -> Iterator[list[zh.Group]]:
     """Opens two ranks."""
     with groups(tmp_path, 2) as both:
         yield both
+
+
+@pytest.fixture(params=PLACES[1:])
+def gpu(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[list[zh.Group]]:
+    """Opens two ranks that have connected, and whose GPUs reach each other's memory."""
+    with groups(tmp_path, 2, "p2p") as two:
+        zh.wait_all([two[0].connect(1), two[1].connect(0)], PATIENCE_S)
+        yield two
 
 
 @pytest.fixture(scope="module")

@@ -248,4 +248,26 @@ TEST_CASE("mailbox: of one that is closed and empty nothing stays but its scope"
     CHECK(mailboxes.count() == 0);
 }
 
+TEST_CASE("mailbox: a receive into a device's memory ends with a short message, or leaves it to the next one") {
+    Group pair("tcp");
+    const auto source = pair.a.alloc(100);
+    const auto target = pair.b.alloc(100, kSimDevice);
+    for (unsigned i = 0; i < 400; ++i) {
+        CAPTURE(i);
+        const Bytes bytes = pattern(100, i);
+        pair.a.put(*source, bytes);
+        const Posted received = recv(pair.b, target, 100, i);
+        CHECK(send(pair.a, source, 100, i).what == Posted::What::done);
+        const uint64_t until = now_ns() + i % 40 * kMicrosecond;
+        (void)pair.b.engine->wait([&] { return now_ns() >= until; }, until, 0, false);
+        if (received.op->finish({Status::cancelled, Reason::user})) {
+            REQUIRE(pair.b.wait(recv(pair.b, target, 100, i).op) == kOk);
+        } else {
+            REQUIRE(pair.b.wait(received.op) == kOk);
+            CHECK(received.op->value() == value_of(Envelope{kScope, 7, i}));
+        }
+        REQUIRE(same_bytes(pair.b.get(*target), bytes));
+    }
+}
+
 } // namespace test_mailbox_ends

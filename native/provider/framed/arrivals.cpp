@@ -97,6 +97,16 @@ bool FramedEndpoint::poll_arrivals() {
     return did;
 }
 
+// Ends the recv of a message; false if it had ended before.
+bool FramedEndpoint::end_recv(Arrival& arrival, Outcome outcome) {
+    const uint64_t nbytes = outcome.ok() ? arrival.nbytes : 0;
+    if (arrival.claimed) {
+        arrival.recv->finish_claimed(outcome, nbytes, arrival.value);
+        return true;
+    }
+    return arrival.recv->finish(outcome, nbytes, arrival.value);
+}
+
 void FramedEndpoint::finish_arrival(Arrival& arrival) {
     Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
     arrival.sink.reset(); // unpins before anybody can see the end
@@ -104,8 +114,7 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
     if (arrival.recv) {
         // Where one side gave up, the other must not take a part of a message for the whole.
         const Outcome given_up{Status::peer_lost, Reason::given_up};
-        const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
-                                                outcome.ok() ? arrival.nbytes : 0, arrival.value);
+        const bool taken = end_recv(arrival, outcome.status == Status::cancelled ? given_up : outcome);
         outcome = as_seen_there(outcome);
         if (!taken && outcome.ok()) {
             outcome = given_up;

@@ -248,7 +248,9 @@ void FramedEndpoint::close(Outcome outcome) {
     }
     arrivals_.clear();
     for (const auto& arrival : ending_) {
-        if (arrival->recv) {
+        if (arrival->recv && arrival->claimed) {
+            end_recv(*arrival, outcome);
+        } else if (arrival->recv) {
             ended.emplace_back(std::move(arrival->recv), arrival->value);
         }
     }

@@ -215,6 +215,7 @@ private:
     void end_send_data(const FrameHeader& header);
     void uncount(Arrival& arrival);
     bool poll_arrivals();
+    bool end_recv(Arrival& arrival, Outcome outcome);
     void finish_arrival(Arrival& arrival);
     // receive.cpp
     bool receive(uint64_t budget);

@@ -60,7 +60,10 @@ struct Arrival {
     Extents extents;
     uint64_t nbytes = 0;
     Pieces pieces;
-    std::vector<std::byte> eager; // bytes that came before the recv, for device memory
+    // The bytes came before the recv, for device memory: its copy is short, and nothing else ends the recv meanwhile,
+    // which would take a message whose sender is told of nothing any more.
+    bool claimed = false;
+    std::vector<std::byte> eager;
 };
 
 } // namespace zerohop::framed

@@ -109,6 +109,7 @@ __all__ = [
     "endings_of",
     "give_up",
     "index_array",
+    "is_connected",
     "is_open",
     "keep_reached",
     "may_be_replaced",
@@ -298,6 +299,7 @@ class Face(AsyncCloseable, NotCopyable):
         peer: str = "",
         wants_operation: bool = False,
         at_end: Callable[[], object] | None = None,
+        part: Operation[Any] | None = None,
     ) -> Operation[T]:
         """Return an Operation whose value is that of a coroutine, which the control thread runs.
 
@@ -309,9 +311,11 @@ class Face(AsyncCloseable, NotCopyable):
             keep: stays alive until the operation has ended.
             path: what ``explain()`` tells of.
             peer: id of the peer's Context; a flush to it waits for this operation.
-            wants_operation: ``work`` takes the operation, and may tell it which others move its bytes (``made_of``),
-                and how many have moved (``moved``).
+            wants_operation: ``work`` takes the operation, as its last argument. It posts by that what moves its bytes
+                (``carry`` if that does all, else ``go_on`` and ``made_of``), and may tell how many have moved
+                (``moved``).
             at_end: called on the control thread when ``work`` has ended or was cancelled.
+            part: an operation that was posted for this one, as if by ``carry``.
         """
         return defer(
             self._core,
@@ -324,6 +328,7 @@ class Face(AsyncCloseable, NotCopyable):
             path=path,
             wants_operation=wants_operation,
             at_end=at_end,
+            part=part,
         )
 
     def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
@@ -452,6 +457,12 @@ def send(link: Link, service: str, body: bytes) -> None:
 def give_up(link: Link, error: PeerLost) -> None:
     """End a connection for the reason and with the fix of an error, which the peer is told. On the control thread."""
     link.step_failed(error)
+
+
+def is_connected(core: Core, context: str) -> bool:
+    """Tell whether there is a connection to the Context of an id."""
+    link = core.connected.get(context)
+    return link is not None and link.alive
 
 
 def _ring_of(link: Link) -> Endpoint | None:

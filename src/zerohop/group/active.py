@@ -11,9 +11,10 @@ from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import on_event_loop
 from zerohop.group.channel import Channel, Use
 from zerohop.group.completion import Completion
+from zerohop.group.deadlines import with_grace
 from zerohop.group.inbox import Inbox
 from zerohop.group.messages import MOST_TAG, SHORT
-from zerohop.group.messaging import named, with_grace
+from zerohop.group.messaging import named
 from zerohop.group.of_rank import of_rank
 from zerohop.group.tagged import Tagged
 
@@ -203,12 +204,12 @@ class Active(Tagged):
         end = members.queue(self._team.ranks[rank])
         send = functools.partial(members.send_many_queued, channel, rest, rank, tag, deadline_ns, end)
 
-        async def work() -> int:
-            await named(self._team, rank, send)
+        async def work(operation: Any) -> int:
+            await named(self._team, rank, send, operation)
             return len(made)
 
         try:
-            operation = self._defer("am", with_grace(deadline_ns), work, keep=rest, at_end=end)
+            operation = self._defer("am", with_grace(deadline_ns), work, keep=rest, wants_operation=True, at_end=end)
         except BaseException:
             end()
             raise

@@ -6,13 +6,14 @@ lets the lane carry the bytes.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import DIRECT_BYTES
-from zerohop.core.face import HOST, Memory, RemoteBuffer, View
-from zerohop.errors import ZerohopError
+from zerohop.core.face import HOST, Memory, RemoteBuffer, View, is_connected, transfer
+from zerohop.errors import DeadlineExceeded, ZerohopError
+from zerohop.group.deadlines import left_s
 from zerohop.group.messages import Arrival, Message, end_quietly
+from zerohop.group.of_rank import name_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,51 +48,67 @@ def offer(lend: Callable[..., tuple[RemoteBuffer, int]], source: Local, view: Me
 
 
 async def receive(
+    core: Any,
     first: Operation[Message | Arrival],
     found: Found,
     view: Memory | View,
-    read: Callable[[RemoteBuffer, Memory | View], Operation[int]],
-    is_connected: Callable[[str], bool],
+    deadline_ns: int,
     operation: Any,
 ) -> Message:
     """Receive a message whose receive was posted, and read it if its sender offers that.
 
     Args:
+        core: the core of the Context.
         first: the receive, which leaves messages that can be read.
         found: what it finds.
         view: the memory that it is for.
-        read: reads remote memory.
-        is_connected: tells whether there is a Connection to the Context of an id. Memory of no other one is read.
-        operation: the Operation of the whole, which is told what moves its bytes.
+        deadline_ns: of the receive, on the monotonic clock; 0: none.
+        operation: the Operation of the whole, which posts each of its parts.
     """
-    arrived = await _end_of(first, operation)
-    if isinstance(arrived, Message):
-        operation.moved(arrived.nbytes)
-        return arrived
-    remote = _offered(found.offer)
-    if remote is not None and remote.nbytes == arrived.nbytes <= view.nbytes and is_connected(remote.owner):
-        reading = read(remote, view[: arrived.nbytes])
+    arrived: Message | Arrival = await _end_of(first)
+    if isinstance(arrived, Arrival):
         try:
-            await _end_of(reading, operation)
+            arrived = await _take(core, arrived, found, view, deadline_ns, operation)
+        except ZerohopError as error:
+            name_rank(arrived.source, error)
+            raise
+    operation.nbytes = arrived.nbytes
+    return arrived
+
+
+async def _take(
+    core: Any, arrived: Arrival, found: Found, view: Memory | View, deadline_ns: int, operation: Any
+) -> Message:
+    """Read a message, or let the lane carry it."""
+    remote = _offered(found.offer)
+    message: Message
+    if remote is not None and remote.nbytes == arrived.nbytes <= view.nbytes and is_connected(core, remote.owner):
+        reading = operation.carry(lambda: read(core, remote, view[: arrived.nbytes], left_s(deadline_ns)))
+        try:
+            await _end_of(reading)
+        except DeadlineExceeded:
+            raise
         except ZerohopError:
             if reading.memory_in_use:  # what the lane brings would be overwritten
                 raise
         else:
-            operation.moved(arrived.nbytes)
             # Fails if the sender has given the message up: it may have changed its memory since.
-            message: Message = await _end_of(found.claim(arrived.source, None, None), operation)
+            message = await _end_of(operation.carry(lambda: found.claim(arrived.source, None, left_s(deadline_ns))))
             return message
-    message = await _end_of(arrived.recv(view), operation)
-    operation.moved(message.nbytes)
+    message = await _end_of(operation.carry(lambda: arrived.recv(view, timeout=left_s(deadline_ns))))
     return message
 
 
-async def _end_of(part: Operation[Any], whole: Any) -> Any:
-    """Wait for an operation that is a part of another one; return its value."""
-    whole.consists_of(part)
+def read(core: Any, remote: RemoteBuffer, into: Memory | View, timeout: float) -> Operation[int]:
+    """Read memory of a rank, as ``Context.read``."""
+    return transfer(core, "read", into, remote, None, timeout)
+
+
+async def _end_of(part: Operation[Any]) -> Any:
+    """Wait for a part of a receive; return its value."""
     try:
         return await part
-    except asyncio.CancelledError:
+    except BaseException:  # the whole was cancelled, for one
         end_quietly(part)
         raise
 

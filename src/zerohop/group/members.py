@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import threading
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerohop.core.face import send_to_mailbox, wait_with_timeout
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
@@ -158,22 +159,25 @@ class Members:
         tag: int,
         deadline_ns: int,
         posted: Callable[[], None],
-        header: bytes | None = None,
+        header: bytes | None,
+        operation: Any,
     ) -> int:
         """Send a message once the rank is reached and all earlier ones are posted; call ``posted`` then.
 
-        ``number``: the rank, as a number of the channel's group.
+        ``number``: the rank, as a number of the channel's group; ``operation``: the Operation that stands for it.
         """
         rank = channel.team.ranks[number]
         async with self._in_turn(rank, deadline_ns) as connection:
             left_s = max(0.0, self._roll.left_s(deadline_ns))
-            operation = send_to_mailbox(connection, view, channel.envelope(number, tag), left_s, header=header)
+            envelope = channel.envelope(number, tag)
+            sending = operation.carry(lambda: send_to_mailbox(connection, view, envelope, left_s, header=header))
             posted()
         try:
-            return await operation
+            sent: int = await sending
         except asyncio.CancelledError:
-            end_quietly(operation)  # it may have failed just now, and the caller has given it up
+            end_quietly(sending)  # it may have failed just now, and the caller has given it up
             raise
+        return sent
 
     async def send_many_queued(
         self,
@@ -183,10 +187,12 @@ class Members:
         tag: int,
         deadline_ns: int,
         posted: Callable[[], None],
+        operation: Any,
     ) -> None:
         """Send messages as ``send_queued`` does one. The first error ends it, and all that are under way."""
         rank = channel.team.ranks[number]
         under_way: list[Operation[int]] = []
+        operation.made_of(under_way)
         sent = 0
         try:
             async with self._in_turn(rank, deadline_ns) as connection:
@@ -194,10 +200,12 @@ class Members:
                 channel.reach(number, connection, self.queued)
                 while sent < len(sources):
                     left_s = max(0.0, self._roll.left_s(deadline_ns))
-                    sent += channel.post_sends(sources[sent:], number, tag, left_s, False, True)
+                    post = functools.partial(channel.post_sends, sources[sent:], number, tag, left_s, False, True)
+                    sent += operation.go_on(post)
                     if sent < len(sources):  # there is no room, or it is none of those that go together
                         source = sources[sent]
-                        under_way.append(send_to_mailbox(connection, source, envelope, left_s))
+                        send = functools.partial(send_to_mailbox, connection, source, envelope, left_s)
+                        under_way.append(operation.go_on(send))
                         sent += 1
                         if isinstance(source, bytes) or source.nbytes <= SHORT:
                             await under_way.pop()  # over once there was room

@@ -116,6 +116,8 @@ class Found:
     def take_header(self) -> None:
         """Take the header of the message, because it has one."""
         header = self._mailbox.header(self.number)
+        if not header:  # it was taken before
+            return
         if self._offers:
             self.offer = header
         else:

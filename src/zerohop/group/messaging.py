@@ -6,13 +6,14 @@ import functools
 import weakref
 from collections import defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import Face, OperationGroup, send_to_mailbox
 from zerohop.errors import PeerLost, ZerohopError
 from zerohop.group import direct
 from zerohop.group.channel import Channel, Team, Use
+from zerohop.group.deadlines import deadline_of, with_grace
 from zerohop.group.messages import Found, GroupReceive
 from zerohop.group.notices import Notices
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from zerohop.group.members import Members
 
 T = TypeVar("T")
-
-# The search for a rank, and what follows, keep a deadline by themselves, with errors that name the rank. An operation
-# ends without them only if a busy machine holds them up for longer than this.
-_GRACE_NS: Final = 2 * 10**9
 
 
 class Messaging(Face):
@@ -45,7 +42,7 @@ class Messaging(Face):
         self._operations = OperationGroup(self._core)
         self._finders = count(1)
         # Not a method: objects that keep it would keep this one, whose destructor ends it.
-        self._deadline_by = functools.partial(_deadline, self._core, self._timeout_s)
+        self._deadline_by = functools.partial(deadline_of, self._core, self._timeout_s)
         self._team = team
         self._members = members
         # Ranks that know that this one may wait for them.
@@ -134,7 +131,15 @@ class Messaging(Face):
             named, self._team, rank, members.send_queued, channel, view, rank, tag, deadline_ns, end, header
         )
         try:
-            operation = self._defer("send", with_grace(deadline_ns), work, nbytes=view.nbytes, keep=view, at_end=end)
+            operation = self._defer(
+                "send",
+                with_grace(deadline_ns),
+                work,
+                nbytes=view.nbytes,
+                keep=view,
+                wants_operation=True,
+                at_end=end,
+            )
         except BaseException:
             end()
             raise
@@ -205,17 +210,6 @@ def _begin(group: weakref.ref[Messaging], work: Callable[[], Coroutine[Any, Any,
     itself = group()
     if itself is not None:
         itself.note_work(work)
-
-
-def _deadline(core: Any, own_s: float | None, timeout: float | None) -> int:
-    """Return the deadline of a call of a group with a timeout of its own, on the monotonic clock; 0: none."""
-    deadline: int = core.deadline(own_s if timeout is None else timeout)
-    return deadline
-
-
-def with_grace(deadline_ns: int) -> int:
-    """Return a later deadline; 0 stands for none."""
-    return deadline_ns + _GRACE_NS if deadline_ns else 0
 
 
 async def named(team: Team, rank: int, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
-import time
 from typing import TYPE_CHECKING, Any
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.core.face import RemoteBuffer
 from zerohop.group.active import Active
 from zerohop.group.channel import Use
+from zerohop.group.deadlines import left_s
 from zerohop.group.inbox import signal_of
 from zerohop.group.of_rank import of_rank
 
@@ -112,13 +111,15 @@ class OneSided(Active):
         channel = None if target is None else self._target(Use.SIGNALS, target)
         deadline_ns = self._deadline(timeout)
 
-        async def work() -> int:
+        async def work(operation: Any) -> int:
             connection = await self.connect(rank, timeout=left_s(deadline_ns))
             while not connection.alive:
                 # The link was lost meanwhile. A write would dial the address in the handle, not where the rank says.
                 connection = await self.connect(rank, timeout=left_s(deadline_ns))
             self._check_owner(rank, remote)
-            moved = await post(timeout=left_s(deadline_ns))
+            moving = operation.go_on(lambda: post(timeout=left_s(deadline_ns)))
+            operation.made_of([moving])
+            moved: int = await moving
             if channel is None:
                 return moved
             if kind == "put":
@@ -126,7 +127,7 @@ class OneSided(Active):
             await self._send(channel, signal_of(kind, moved), rank, tag, left_s(deadline_ns))
             return moved
 
-        operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view)
+        operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view, wants_operation=True)
         self._operations.note(operation)
         return of_rank(operation, rank, kind)
 
@@ -140,11 +141,6 @@ class OneSided(Active):
         if connection is not None and connection.peer != remote.owner:
             raise ValueError(f"this memory is not of rank {rank}: pass the rank whose Memory.share() gave the handle")
         return connection is not None
-
-
-def left_s(deadline_ns: int) -> float:
-    """Return the seconds until a deadline on the monotonic clock; 0 stands for none."""
-    return max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9) if deadline_ns else math.inf
 
 
 def range_of(remote: RemoteBuffer, offset: int, nbytes: int) -> RemoteBuffer:

@@ -10,9 +10,10 @@ from zerohop.errors import WouldBlock, ZerohopError
 from zerohop.group.active import header_of
 from zerohop.group.channel import Use
 from zerohop.group.completion import Completion, Ended
+from zerohop.group.deadlines import left_s
 from zerohop.group.messages import Message
 from zerohop.group.of_rank import of_rank
-from zerohop.group.one_sided import OneSided, left_s, range_of
+from zerohop.group.one_sided import OneSided, range_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,14 +193,15 @@ class Posting(OneSided):
                 return now(*ends, timeout=self._timeout_of(timeout))
             deadline_ns = self._deadline(timeout)
 
-            async def work() -> int:
+            async def work(operation: Any) -> int:
                 if not connected:
                     await self.connect(rank, timeout=left_s(deadline_ns))
                     self._check_owner(rank, remote)
                 wait = context.write if kind == "put" else context.read
-                return await wait(*ends, timeout=left_s(deadline_ns))
+                moved: int = await operation.carry(lambda: wait(*ends, timeout=left_s(deadline_ns)))
+                return moved
 
-            operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view)
+            operation = self._defer(kind, deadline_ns, work, nbytes=view.nbytes, keep=view, wants_operation=True)
             self._operations.note(operation)
             return operation
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import time
 from typing import TYPE_CHECKING, Any
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.group import direct
+from zerohop.group.deadlines import with_grace
 from zerohop.group.messages import MOST_TAG, Found, GroupProbe, end_quietly
-from zerohop.group.messaging import Messaging, with_grace
+from zerohop.group.messaging import Messaging
 from zerohop.group.of_rank import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from zerohop.core.face import Local, Memory, Operation, RemoteBuffer, View
+    from zerohop.core.face import Local, Memory, Operation, View
     from zerohop.group.messages import Arrival, Message
 
 
@@ -106,7 +104,7 @@ class Tagged(Messaging):
         first: Any = GroupProbe(source, self._messages.losses, found, view.nbytes)
         posted = self._receive(self._messages, view, source, tag, timeout, first, found, finds_described=True)
         deadline_ns = 0 if timeout is None else self._deadline(timeout)
-        work = functools.partial(direct.receive, posted, found, view, self._read_by(deadline_ns), self._is_connected)
+        work = functools.partial(direct.receive, self._core, posted, found, view, deadline_ns)
         operation = self._defer(
             "recv",
             with_grace(deadline_ns),
@@ -115,23 +113,10 @@ class Tagged(Messaging):
             keep=view,
             wants_operation=True,
             at_end=functools.partial(end_quietly, posted),
+            part=posted,
         )
         self._operations.note(operation)
         return of_rank(operation, source, "recv")
-
-    def _read_by(self, deadline_ns: int) -> Callable[[RemoteBuffer, Memory | View], Operation[int]]:
-        """Return what reads memory of a rank until a deadline; 0: the Group's limit."""
-        read, own_s = self.context.read, self._timeout_s
-
-        def read_in_time(remote: RemoteBuffer, into: Memory | View) -> Operation[int]:
-            left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9) if deadline_ns else own_s
-            return read(remote, into, timeout=left_s)
-
-        return read_in_time
-
-    def _is_connected(self, owner: str) -> bool:
-        """Tell whether there is a Connection to the Context of an id, whichever rank's it is."""
-        return any(each.peer == owner for each in self.context.connections)
 
     def _found(self) -> Found:
         """Return what stands for a message that a receive will find."""

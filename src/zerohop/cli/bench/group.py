@@ -87,7 +87,7 @@ def _idle(session: Session, case: Case) -> Row:
         cpu, waited = time.process_time() - cpu, time.monotonic() - start
         side.exchange("result", 1, first=True)
         there = session.peer.finish()
-    verified = side.received() == digest(random_bytes(3, 8))
+        verified = side.received() == digest(random_bytes(3, 8))
     return replace(Row.of(case), seconds=waited, cpu_s=cpu, peer_cpu_s=there["cpu_s"], verified=verified)
 
 

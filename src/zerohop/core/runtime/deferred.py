@@ -41,6 +41,7 @@ def defer(
     at_end: Callable[[], object] | None = None,
     gate: Gate | None = None,
     shortcut: Callable[[Work], object] | None = None,
+    part: Operation[Any] | None = None,
 ) -> Operation[T]:
     """Return an Operation that takes its value or its error from a coroutine on the control thread.
 
@@ -56,6 +57,7 @@ def defer(
         wants_operation: ``work`` takes the Operation as its argument.
         at_end: called on the control thread when ``work`` has ended or was cancelled.
         gate: where the work waits to begin; whoever passes one has the Operation call ``prepared`` once it is through.
+        part: an operation that was posted for this one, as if by ``Deferred.carry``.
         shortcut: does the same as ``work``, without a task, for as far as it goes; it begins or ends the given Work.
     """
     try:
@@ -67,7 +69,7 @@ def defer(
         return Failed(core, kind, path, nbytes, from_native(*error.args, operation=kind))
     whole: Work | None = None
     try:
-        operation: Deferred[T] = Deferred(core, kind, path, nbytes, native, keep, peer)
+        operation: Deferred[T] = Deferred(core, kind, path, nbytes, native, keep, peer, part)
         whole = Work(core, operation, at_end, native, (deadline_ns, work, (operation,) if wants_operation else ()))
         if peer:
             core.deferred[operation] = peer
@@ -173,9 +175,7 @@ async def _run(
     try:
         payload = await work(*arguments)
     except asyncio.CancelledError:
-        if operation.gave_up:
-            native.cancel()
-        else:
+        if not operation.gave_up():
             core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it

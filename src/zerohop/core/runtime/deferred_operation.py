@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.runtime import Runtime
 
 T = TypeVar("T")
+U = TypeVar("U")
 # Nanoseconds between checks whether a first use has found its path.
 _FIRST_USE_NS: Final = 1_000_000
 
@@ -66,12 +68,20 @@ class Deferred(InFlight[T]):
         "_place",
         "_silence",
         "_task",
-        "gave_up",
+        "_turn",
         "parts",
     )
 
     def __init__(
-        self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
+        self,
+        core: Runtime,
+        kind: str,
+        path: Path | None,
+        nbytes: int,
+        native: Op,
+        keep: object,
+        peer: str,
+        part: Operation[Any] | None = None,
     ) -> None:
         self._begin(core, kind, path, nbytes, native, keep)
         self._peer = peer
@@ -80,10 +90,12 @@ class Deferred(InFlight[T]):
         self._payload: Any = None
         # Bytes that have moved; None: all that were asked for.
         self._moved: int | None = None
-        # Whether the one operation that did the work was cancelled for this one.
-        self.gave_up = False
+        # Held by whoever cancels this, or posts a part of it. Reentrant, for a signal's handler.
+        self._turn = threading.RLock()
         # The operation that does all of this one's work now; None: there is none that alone decides.
-        self._part: Operation[Any] | None = None
+        self._part = part
+        if part is not None:
+            self.made_of([part])
         # Makes the error for a deadline that passes now; None: the usual one.
         self._silence: Callable[[], ZerohopError] | None = None
         # The work under way; it is cancelled with the operation.
@@ -102,13 +114,9 @@ class Deferred(InFlight[T]):
             del self  # which has its error, whose traceback has this frame
 
     def cancel(self) -> bool:
-        part = self._part
-        if part is not None:
-            self.gave_up = True  # before the work hears of it
-            if not part.cancel():  # what it has done is this operation's, which ends soon
-                self.gave_up = False
-                return False
-        cancelled = super().cancel() or part is not None
+        with self._turn:
+            # What a part has done that has ended is this operation's, which ends soon.
+            cancelled = (self._part is None or self._part.cancel()) and super().cancel()
         if cancelled:
             self._core.control.call(self._abort)
         return cancelled
@@ -144,10 +152,37 @@ class Deferred(InFlight[T]):
         """Note the operations that move the bytes."""
         self._carrier = _Parts(operations)
 
-    def consists_of(self, part: Operation[Any]) -> None:
-        """Note the one operation that does the work from now on: this one can be cancelled as long as that one can."""
-        self._part = part
-        self.made_of([part])
+    def go_on(self, post: Callable[[], U]) -> U:
+        """Post something for this operation, and return what that gives, unless this operation has ended.
+
+        Raises:
+            asyncio.CancelledError: it has, so that its memory may be in use no more.
+        """
+        import asyncio
+
+        with self._turn:
+            if self.done():
+                raise asyncio.CancelledError
+            return post()
+
+    def carry(self, post: Callable[[], Operation[Any]]) -> Operation[Any]:
+        """Do ``go_on`` for an operation that does all the work from now on, and return it.
+
+        This operation can be cancelled as long as that one can.
+        """
+
+        def posted() -> Operation[Any]:
+            part = self._part = post()
+            self.made_of([part])
+            return part
+
+        return self.go_on(posted)
+
+    def gave_up(self) -> bool:
+        """Tell whether this was cancelled, once nobody is about to do that."""
+        with self._turn:
+            native = self._native
+            return native is None or native.status == Status.CANCELLED
 
     def say_when_late(self, silence: Callable[[], ZerohopError] | None) -> None:
         """Note how to make the error if the deadline passes from now on."""

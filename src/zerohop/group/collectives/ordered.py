@@ -15,8 +15,9 @@ from zerohop.group.collectives.carrying import Rest, end, go_on, guarded, quietl
 from zerohop.group.collectives.scratch import Scratch
 from zerohop.group.collectives.steps import Steps
 from zerohop.group.collectives.turns import Turns
+from zerohop.group.deadlines import with_grace
 from zerohop.group.messages import SHORT
-from zerohop.group.messaging import Messaging, with_grace
+from zerohop.group.messaging import Messaging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
