@@ -95,6 +95,8 @@ inline constexpr Outcome kLocalNoStaging{Status::no_memory, Reason::local_no_sta
 // The bytes are elsewhere by now, at their owner's or at this side (BlockWatch).
 inline constexpr Outcome kMoved{Status::access_denied, Reason::moved};
 inline constexpr Outcome kLocalMoved{Status::closed, Reason::moved};
+// A message that its sender, or its receiver, has given up.
+inline constexpr Outcome kGivenUp{Status::peer_lost, Reason::given_up};
 
 // Ends a lane whose process has no memory left for it, or has given its peer all that one peer may have.
 inline constexpr Outcome kLaneOutOfMemory{Status::peer_lost, Reason::out_of_memory};

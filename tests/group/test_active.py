@@ -15,11 +15,14 @@ from support.groups import PLACES, groups
 from support.lanes import eventually
 from support.patience import PATIENCE_S
 from support.pattern import pattern
+from zerohop.core.runtime.deferred_operation import Deferred
 from zerohop.group import CompletionList, Counter, Ended, Handler, Synchronizer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+TURN_S = 0.3  # longer than a thread that may go on takes
 SIZES = (0, 1, 257, 8192, 8193, 300_001)
 PROVIDERS = ("shm", "tcp")
 
@@ -91,6 +94,41 @@ def test_puts_and_gets_tell_the_owner(tmp_path: Path, provider: str, place: str)
         assert ranks[1].put(b"quiet", 0, handle).result(PATIENCE_S) == 5
         assert ranks[1].get(into, 0, handle, offset=5).result(PATIENCE_S) == into.nbytes
         assert ended.poll() is None
+
+
+class _Endless:
+    """Stands for a write that does not end."""
+
+    memory_in_use = True
+
+    def done(self) -> bool:
+        return False
+
+    def __await__(self) -> Iterator[Any]:
+        return asyncio.get_running_loop().create_future().__await__()
+
+
+def test_a_put_that_is_cancelled_while_it_is_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that its memory is in use, as soon as it can be seen to be cancelled."""
+    with groups(tmp_path, 2) as two:
+        number = two[1].register(CompletionList(two[1]))
+        handle = two[1].context.alloc(8).share("rw")
+        two[0].connect(1).result(PATIENCE_S)
+        seen: list[tuple[bool, bool]] = []
+        note = Deferred.made_of
+
+        def noting(self: Deferred[Any], operations: list[Any]) -> None:
+            if operations and isinstance(operations[0], _Endless):
+                thread = threading.Thread(target=lambda: seen.append((self.cancel(), self.memory_in_use)))
+                thread.start()
+                thread.join(TURN_S)  # it has its turn later
+            note(self, operations)
+
+        monkeypatch.setattr(Deferred, "made_of", noting)
+        monkeypatch.setattr(two[0].context, "write", lambda *_, **__: _Endless())
+        two[0].put(bytes(8), 1, handle, target=number)
+        eventually(lambda: bool(seen), "it is not cancelled")
+        assert seen == [(True, True)]
 
 
 def test_atomics(two: list[zh.Group]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.groups import PLACES, groups
+from support.lanes import eventually
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop.group import CompletionList, Counter
@@ -77,6 +78,33 @@ def test_more_than_there_is_room_for(tmp_path: Path) -> None:
         number = two[1].register(counter)
         assert two[0].am_many([b"short"] * 50_000, 1, number).result(PATIENCE_S) == 50_000
         assert counter.wait(50_000, PATIENCE_S) == 50_000
+
+
+def test_memory_that_waits_for_room_is_in_use(tmp_path: Path) -> None:
+    """Also once the call is cancelled, until the control thread has given it up."""
+    with groups(tmp_path, 2) as two:
+        number = two[1].register(CompletionList(two[1]), depth=1)
+        memory = two[0].context.register(pattern(5, 1000))
+        full = [two[0].am(bytes(9000), 1, number) for _ in range(WINDOW)]
+
+        async def post() -> zh.Operation[int]:
+            return two[0].am_many([memory[:10]] * 3, 1, number)
+
+        waiting: Any = asyncio.run(post())
+        eventually(
+            lambda: getattr(waiting, "_carrier", None) is not None and waiting._carrier.held, "none of them is posted"
+        )
+        goes_on = threading.Event()
+        two[0].context._core.control.call(goes_on.wait)
+        try:
+            assert waiting.cancel()
+            assert waiting.memory_in_use
+        finally:
+            goes_on.set()
+        eventually(lambda: not waiting.memory_in_use, "it stays in use")
+        two[1].close()
+        for operation in full:
+            assert operation.exception(PATIENCE_S) is None or isinstance(operation.exception(), zh.PeerLost)
 
 
 def test_nothing_is_sent_if_one_is_wrong(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import tempfile
 import threading
 import weakref
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -72,7 +73,6 @@ def test_a_message_that_has_come_is_not_lost_by_cancelling(both: list[zh.Group],
     """The receive has ended, though the thread that says so has not come to it."""
     ends, goes_on = Ends(both, gpu), threading.Event()
     receiving = both[1].recv(ends.target)
-    eventually(lambda: not receiving.done() and bool(receiving._part), "it has not begun")  # type: ignore[attr-defined]
     both[1].context._core.control.call(goes_on.wait)
     try:
         assert both[0].send(ends.source[:9000], 1).result(PATIENCE_S) == 9000
@@ -223,6 +223,50 @@ def test_a_receive_without_a_limit_reads_without_one(tmp_path: Path, gpu: str, m
             two[0].send(ends.source, 1).result(PATIENCE_S)
             receiving.result(PATIENCE_S)
     assert limits == [math.inf] * 2
+
+
+def test_memory_that_is_closed_while_it_is_waited_for(both: list[zh.Group], gpu: str) -> None:
+    """The message is for the next receive."""
+    ends = Ends(both, gpu)
+    other = both[1].context.alloc(NBYTES, gpu)
+    receiving = both[1].recv(other)
+    other.close()
+    sending = both[0].send(ends.source, 1)
+    with pytest.raises(zh.Closed, match="rank 0"):
+        receiving.result(PATIENCE_S)
+    assert both[1].recv(ends.target).result(PATIENCE_S).nbytes == NBYTES
+    sending.result(PATIENCE_S)
+    ends.expect()
+
+
+def test_a_cancel_that_a_signal_interrupts(both: list[zh.Group], gpu: str) -> None:
+    """It has cancelled the receive in the mailbox, and not the Operation of the caller."""
+    receiving: Any = both[1].recv(both[1].context.alloc(NBYTES, gpu))
+    assert receiving._part.cancel()
+    with pytest.raises(CancelledError):
+        receiving.result(PATIENCE_S)
+
+
+def test_a_cancel_in_a_forked_child(both: list[zh.Group], gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that the child does not have may have been about to post a part."""
+    receiving: Any = both[1].recv(both[1].context.alloc(NBYTES, gpu))
+    held, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with receiving._turn:
+            held.set()
+            goes_on.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(PATIENCE_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(both[1].context._core, "forked", True)
+        assert not receiving.cancel()
+        assert holder.is_alive(), "it has waited for that thread"
+    goes_on.set()
+    holder.join()
+    assert receiving.cancel()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ namespace zerohop::test::tagged {
 
 inline constexpr uint64_t kScope = 0x1122334455667788;
 inline constexpr Outcome kLost{Status::peer_lost, Reason::stream_closed};
-inline constexpr Outcome kGivenUp{Status::peer_lost, Reason::given_up};
 inline constexpr size_t kRoom = 600'100;
 inline constexpr int64_t kAny = -1;
 inline const std::vector<size_t> kSizes{0, 1, 256, 257, 8192, 8193, 262'145, 599'999};

@@ -113,11 +113,10 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
     uncount(arrival);
     if (arrival.recv) {
         // Where one side gave up, the other must not take a part of a message for the whole.
-        const Outcome given_up{Status::peer_lost, Reason::given_up};
-        const bool taken = end_recv(arrival, outcome.status == Status::cancelled ? given_up : outcome);
+        const bool taken = end_recv(arrival, outcome.status == Status::cancelled ? kGivenUp : outcome);
         outcome = as_seen_there(outcome);
         if (!taken && outcome.ok()) {
-            outcome = given_up;
+            outcome = kGivenUp;
         }
     } else if (outcome.ok()) {
         announce(arrival.last);

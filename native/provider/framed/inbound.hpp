@@ -60,10 +60,11 @@ struct Arrival {
     Extents extents;
     uint64_t nbytes = 0;
     Pieces pieces;
-    // The bytes came before the recv, for device memory: its copy is short, and nothing else ends the recv meanwhile,
-    // which would take a message whose sender is told of nothing any more.
+    std::vector<std::byte> eager; // bytes that came before the recv, for device memory
+    // Such bytes have a staging buffer: the copy is short. A deadline or cancel() does not end the recv meanwhile,
+    // because the sender hears of nothing any more, and the message would be lost. Without a buffer, which a peer that
+    // stands still may keep, they do end it, and the message with it.
     bool claimed = false;
-    std::vector<std::byte> eager;
 };
 
 } // namespace zerohop::framed

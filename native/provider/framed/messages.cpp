@@ -11,12 +11,6 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr Outcome kGivenUp{Status::peer_lost, Reason::given_up};
-
-} // namespace
-
 Posted FramedEndpoint::post_send(const Request& request) {
     Pin<Region> local; // none for bytes that are copied at once
     if (request.bytes != nullptr && request.nbytes > kEagerBytes) {
@@ -344,10 +338,12 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send, uint64_t value) 
     arrival->sink = make_sink(staging_, std::move(recv.local));
     if (send.eager) {
         ending_.reserve(ending_.size() + 1); // nothing but finish_arrival() ends a recv that is claimed
-        arrival->claimed = recv.op->claim();
-        if (!arrival->claimed) {
-            send.bytes = std::move(arrival->eager);
-            return false;
+        if (arrival->sink->begin_frame(arrival->extents)) {
+            arrival->claimed = recv.op->claim();
+            if (!arrival->claimed) {
+                send.bytes = std::move(arrival->eager);
+                return false;
+            }
         }
         ending_.push_back(std::move(arrival)); // poll_arrivals() puts the bytes in place
         return true;

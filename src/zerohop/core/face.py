@@ -40,7 +40,7 @@ from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import NOTHING_AFTER, After
 from zerohop.core.peers.peer_link import PeerLink as Link
 from zerohop.core.peers.queue_pairs import QueuePair, open_queue_pair
-from zerohop.core.peers.service import Refusal
+from zerohop.core.peers.service import Refusal, call, give_up, send
 from zerohop.core.runtime.deferred import all_ended, defer
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.endings import Endings
@@ -58,7 +58,7 @@ from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.posting import find_route, prepare
 from zerohop.core.transfers.transfer import index_array, transfer
-from zerohop.errors import PeerLost, from_native, too_many_threads
+from zerohop.errors import from_native, too_many_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -433,30 +433,6 @@ async def open_pair_for(route: Route, messages: int, inline_bytes: int) -> Queue
     if lane is None or route.explanation.form != RDMA:
         return None
     return await open_queue_pair(route.link, lane, messages, inline_bytes)  # type: ignore[arg-type]  # links are PeerLinks
-
-
-async def call(link: Link, service: str, body: bytes, after: After = NOTHING_AFTER) -> bytes:
-    """Call a service of the peer, and return its answer. On the control thread.
-
-    Raises:
-        ZerohopError: the service refused; Unsupported if the peer has no such service.
-        PeerLost: the peer is gone.
-        DeadlineExceeded: the peer does not answer before the operation's deadline.
-    """
-    if link.session is None:
-        raise PeerLost("the peer is gone", peer=link.peer)
-    return await link.session.call(service, body, after)
-
-
-def send(link: Link, service: str, body: bytes) -> None:
-    """Call a service of the peer without waiting for the answer. On the control thread."""
-    if link.session is not None:
-        link.session.send(service, body)
-
-
-def give_up(link: Link, error: PeerLost) -> None:
-    """End a connection for the reason and with the fix of an error, which the peer is told. On the control thread."""
-    link.step_failed(error)
 
 
 def is_connected(core: Core, context: str) -> bool:

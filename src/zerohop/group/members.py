@@ -205,10 +205,11 @@ class Members:
                     if sent < len(sources):  # there is no room, or it is none of those that go together
                         source = sources[sent]
                         send = functools.partial(send_to_mailbox, connection, source, envelope, left_s)
-                        under_way.append(operation.go_on(send))
+                        operation.go_on(lambda post=send: under_way.append(post()))
                         sent += 1
                         if isinstance(source, bytes) or source.nbytes <= SHORT:
-                            await under_way.pop()  # over once there was room
+                            await under_way[-1]  # over once there was room
+                            under_way.pop()
                 posted()
             for each in under_way:
                 await each

@@ -117,9 +117,13 @@ class OneSided(Active):
                 # The link was lost meanwhile. A write would dial the address in the handle, not where the rank says.
                 connection = await self.connect(rank, timeout=left_s(deadline_ns))
             self._check_owner(rank, remote)
-            moving = operation.go_on(lambda: post(timeout=left_s(deadline_ns)))
-            operation.made_of([moving])
-            moved: int = await moving
+
+            def begin() -> Operation[int]:
+                moving = post(timeout=left_s(deadline_ns))
+                operation.made_of([moving])
+                return moving
+
+            moved: int = await operation.go_on(begin)
             if channel is None:
                 return moved
             if kind == "put":

@@ -175,8 +175,10 @@ async def _run(
     try:
         payload = await work(*arguments)
     except asyncio.CancelledError:
-        if not operation.gave_up():
+        if core.closed:
             core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
+        else:  # the operation was cancelled, or a part of it was, and a signal's handler has kept it from the rest
+            native.cancel()
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it
         _conclude(core, operation, native, None, error)

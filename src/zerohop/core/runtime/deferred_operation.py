@@ -114,9 +114,16 @@ class Deferred(InFlight[T]):
             del self  # which has its error, whose traceback has this frame
 
     def cancel(self) -> bool:
+        if self._core.forked:  # the thread that has the turn may be none of this process
+            return False
         with self._turn:
-            # What a part has done that has ended is this operation's, which ends soon.
-            cancelled = (self._part is None or self._part.cancel()) and super().cancel()
+            part = self._part
+            if part is None:
+                cancelled = super().cancel()
+            else:
+                # A part that has ended decides: it cannot be cancelled, and this operation ends with it soon. If the
+                # part is cancelled, the control thread may be faster to cancel this one.
+                cancelled = part.cancel() and (super().cancel() or self._is_cancelled())
         if cancelled:
             self._core.control.call(self._abort)
         return cancelled
@@ -155,6 +162,8 @@ class Deferred(InFlight[T]):
     def go_on(self, post: Callable[[], U]) -> U:
         """Post something for this operation, and return what that gives, unless this operation has ended.
 
+        ``post`` also notes what it has posted (``made_of``): nobody cancels this operation in between.
+
         Raises:
             asyncio.CancelledError: it has, so that its memory may be in use no more.
         """
@@ -178,11 +187,9 @@ class Deferred(InFlight[T]):
 
         return self.go_on(posted)
 
-    def gave_up(self) -> bool:
-        """Tell whether this was cancelled, once nobody is about to do that."""
-        with self._turn:
-            native = self._native
-            return native is None or native.status == Status.CANCELLED
+    def _is_cancelled(self) -> bool:
+        native = self._native
+        return self._cancelled if native is None else native.status == Status.CANCELLED
 
     def say_when_late(self, silence: Callable[[], ZerohopError] | None) -> None:
         """Note how to make the error if the deadline passes from now on."""

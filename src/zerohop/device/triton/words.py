@@ -266,7 +266,7 @@ def state_of(queue, peer):
 
 @triton.jit
 def state_by(queue, peer, until):
-    """Return the same, or TIMED_OUT if that is OK and the time ``until``, of `now`, has passed."""
+    """Return what `state_of` does; if that is OK and the time ``until``, of `now`, has passed: TIMED_OUT."""
     return _state(queue, peer, as_word((now() > until).to(tl.int32) * TIMED_OUT))
 
 
