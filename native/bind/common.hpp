@@ -152,6 +152,7 @@ void register_endpoint(nb::module_& m);
 void register_engine(nb::module_& m);
 void register_fabric(nb::module_& m);
 void register_grants(nb::module_& m);
+void register_board(nb::module_& m);
 void register_held_descriptor(nb::module_& m);
 void register_storage(nb::module_& m);
 void register_device_queue(nb::module_& m);

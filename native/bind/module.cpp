@@ -51,6 +51,7 @@ NB_MODULE(unguarded, m) {
     zerohop::bind::register_array(m);
     zerohop::bind::register_fabric(m);
     zerohop::bind::register_grants(m);
+    zerohop::bind::register_board(m);
     zerohop::bind::register_held_descriptor(m);
     zerohop::bind::register_storage(m);
     zerohop::bind::register_device_queue(m);

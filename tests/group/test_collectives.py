@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import threading
 from contextlib import ExitStack
@@ -47,11 +48,13 @@ def inputs(size: int, nbytes: int) -> list[Any]:
 
 
 def test_the_sizes_are_on_both_sides_of_every_switch() -> None:
-    usual = [1 << bit for bit in range(28)]
     for kind in KINDS:
+        usual = [1 << bit for bit in range(28)] if kind in SIZES else [0]
         for size in RANKS:
-            every = {algorithm_of(kind, nbytes + more, size) for nbytes in usual for more in (-1, 0, 1)}
-            assert {algorithm_of(kind, nbytes, size) for nbytes in SIZES.get(kind, (0,))} == every, (kind, size)
+            for shared in (False, True):
+                choose = functools.partial(algorithm_of, kind, size=size, shared=shared)
+                every = {choose(nbytes=nbytes + more) for nbytes in usual for more in (-1, 0, 1) if nbytes + more >= 0}
+                assert {choose(nbytes=nbytes) for nbytes in SIZES.get(kind, (0,))} == every, (kind, size, shared)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -260,17 +263,19 @@ def test_one_whose_turn_does_not_come_in_time(two: list[zh.Group]) -> None:
         two[1].barrier().result(PATIENCE_S)
 
 
-def test_a_call_does_not_wait_for_room(two: list[zh.Group]) -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_call_does_not_wait_for_room(tmp_path: Path, provider: str) -> None:
     """256 messages that the other rank has not received leave no room for those of collectives."""
-    in_all(two, lambda _, group: group.barrier())
-    into, others = np.zeros(1), [group.subgroup([0, 1]) for group in two]
-    zh.wait_all([two[0].send(into, 1) for _ in range(256)], PATIENCE_S)
-    late, waiting = two[0].barrier(timeout=patience(0.3)), [group.barrier() for group in others]
-    assert not late.done()
-    with pytest.raises(zh.DeadlineExceeded, match="rank 1 has messages of this rank that it has not received"):
-        late.result(PATIENCE_S)
-    zh.wait_all([two[1].recv(into) for _ in range(256)], PATIENCE_S)
-    zh.wait_all(waiting, PATIENCE_S)
+    with groups(tmp_path, 2, provider) as two:
+        in_all(two, lambda _, group: group.barrier())
+        into, others = np.zeros(1), [group.subgroup([0, 1]) for group in two]
+        zh.wait_all([two[0].send(into, 1) for _ in range(256)], PATIENCE_S)
+        late, waiting = two[0].barrier(timeout=patience(0.3)), [group.barrier() for group in others]
+        assert not late.done()
+        with pytest.raises(zh.DeadlineExceeded, match="rank 1 has messages of this rank that it has not received"):
+            late.result(PATIENCE_S)
+        zh.wait_all([two[1].recv(into) for _ in range(256)], PATIENCE_S)
+        zh.wait_all(waiting, PATIENCE_S)
 
 
 def test_a_split_group_is_not_taken_for_a_subgroup(two: list[zh.Group]) -> None:

@@ -28,7 +28,8 @@ def test_what_it_says(tmp_path: Path, provider: str) -> None:
         for operation in [each.barrier() for each in ranks]:
             operation.result(PATIENCE_S)
         over = f"messages go over {provider} to ranks 1, 2"
-        assert str(group.explain("barrier")) == f"barrier by zerohop: dissemination, {over}"
+        algorithm = "shared memory" if provider == "shm" else "dissemination"
+        assert str(group.explain("barrier")) == f"barrier by zerohop: {algorithm}, {over}"
         assert str(group.explain("allreduce", large, "max")) == (
             f"allreduce by zerohop: ring in 8 pieces a block, 24000000 bytes on host, numpy reduces, {over}"
         )

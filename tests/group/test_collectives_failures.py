@@ -23,7 +23,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.pattern import pattern, poison
-from zerohop.group.collectives import ordered, steps
+from zerohop.group.collectives import meetings, ordered, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -239,28 +239,34 @@ def test_one_that_is_cancelled_before_its_turn(tmp_path: Path, kind: str) -> Non
 
 
 INTERRUPTED = (
-    (ordered, "Call"),
-    (ordered, "guarded"),
-    (ordered, "Rest"),
-    (ordered.Ordered, "_signal_at_once"),
-    (steps, "_ended_soon"),
+    ("tcp", ordered, "Call"),
+    ("tcp", ordered, "guarded"),
+    ("tcp", ordered, "Rest"),
+    ("tcp", ordered.Ordered, "_signal_at_once"),
+    ("shm", meetings.Meetings, "_begin"),
+    ("shm", meetings.Meetings, "_arrive"),
+    ("shm", meetings.Meetings, "_finish"),
+    ("tcp", steps, "_ended_soon"),
+    ("shm", steps, "_ended_soon"),
 )
 
 
-@pytest.mark.parametrize("at", INTERRUPTED, ids=[name for _, name in INTERRUPTED])
+@pytest.mark.parametrize("at", INTERRUPTED, ids=[f"{provider}, {name}" for provider, _, name in INTERRUPTED])
 def test_an_interrupted_call_loses_no_turn(
-    two: list[zh.Group], at: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at: tuple[str, Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    zh.wait_all([group.barrier() for group in two], PATIENCE_S)
-    with monkeypatch.context() as patched:
-        patched.setattr(*at, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            two[0].barrier()
-    with pytest.raises(zh.ZerohopError, match="has failed: it was cancelled"):
-        two[0].barrier().result(PATIENCE_S)
+    provider, owner, name = at
+    with groups(tmp_path, 2, provider) as two:
+        zh.wait_all([group.barrier() for group in two], PATIENCE_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                two[0].barrier()
+        with pytest.raises(zh.ZerohopError, match="has failed: it was cancelled"):
+            two[0].barrier().result(PATIENCE_S)
 
 
 def test_a_rank_that_has_given_up_is_not_called_gone(tmp_path: Path) -> None:

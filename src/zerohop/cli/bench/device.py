@@ -48,7 +48,7 @@ def shape_of(nbytes: int) -> Shape:
     """Return the shape of blocks that copy so many bytes each, by measurement."""
     if nbytes <= _LARGE // 32:
         return Shape(1, 128)
-    return Shape(4, 1024) if nbytes < _LARGE else Shape(16, 4096)
+    return Shape(4, 1024) if nbytes < _LARGE else Shape(8, 8192)
 
 
 @contextmanager

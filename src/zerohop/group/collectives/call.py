@@ -204,7 +204,7 @@ class Call:
             self.in_flight.remove(operation)
             if nbytes >= 0:
                 if message.tag != self._bits:
-                    raise self._ended_by_tag(rank, message.tag)
+                    raise self.ended_by_tag(rank, message.tag)
                 if message.nbytes != nbytes:
                     text = f"rank {rank}: it has sent {message.nbytes} bytes in place of {nbytes}"
                     raise StepsFailed(ProtocolError(text, fix=_SAME, ranks=(rank,)), Failure.DIFFERS, rank)
@@ -284,12 +284,12 @@ class Call:
                 await until(operation)
             outcome = outcome_of(operation)
             if isinstance(outcome, Message) and outcome.source == rank and parsed(outcome.tag).failure is not None:
-                return self._ended_by_tag(rank, outcome.tag)
+                return self.ended_by_tag(rank, outcome.tag)
             if left_s == 0:
                 break
         return StepsFailed(error, Failure.OTHER, rank)
 
-    def _ended_by_tag(self, rank: int, bits: int) -> StepsFailed:
+    def ended_by_tag(self, rank: int, bits: int) -> StepsFailed:
         """Return what ends the steps because a rank has sent another tag. A failure is passed on as it came."""
         there = parsed(bits)
         failed = there.failure

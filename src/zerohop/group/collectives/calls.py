@@ -12,6 +12,7 @@ from zerohop.config.checks import as_int, check_int
 from zerohop.group.collectives import pairs
 from zerohop.group.collectives.exchanging import exchange
 from zerohop.group.collectives.explaining import Explaining
+from zerohop.group.collectives.meetings import Meeting
 from zerohop.group.collectives.ordered import Weakly
 from zerohop.group.collectives.tags import number_bits, tag_of
 
@@ -28,6 +29,7 @@ _CHOICE: Final = struct.Struct("<?qq")
 _MOST: Final = (1 << 63) - 1
 _BARRIER: Final = tag_of("barrier")
 _BARRIER_BITS: Final = int(_BARRIER)
+_MEETING: Final = Meeting(_BARRIER)
 
 
 class Collectives(Explaining):
@@ -53,7 +55,9 @@ class Collectives(Explaining):
                 ProtocolError: a rank calls something else, or with arguments that do not agree; ZerohopError: an
                 earlier collective of this group has failed.
         """
-        return self._begin_collective("barrier", _BARRIER, timeout, pairs.barrier, express=self._barrier_at_once)
+        return self._begin_collective(
+            "barrier", _BARRIER, timeout, pairs.barrier, meeting=_MEETING, express=self._barrier_at_once
+        )
 
     def _barrier_at_once(
         self, number: int, timeout: float | None

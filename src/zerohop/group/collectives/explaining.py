@@ -8,7 +8,7 @@ import numpy as np
 
 from zerohop.group.collectives.nccl_library import check_type
 from zerohop.group.collectives.operands import check_order, is_tensor, numbers_of
-from zerohop.group.collectives.plan import KINDS, algorithm_of, pieces_in
+from zerohop.group.collectives.plan import KINDS, OF_PARTS, algorithm_of, pieces_in
 from zerohop.group.collectives.reducing import Reducing, check_operator
 from zerohop.shown import shown
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from zerohop.core.face import Local
 
 _REDUCE: Final = ("reduce", "allreduce", "reduce_scatter")
-# Kinds whose algorithm depends on the bytes of one rank's part of ``x``.
-_OF_A_PART: Final = ("reduce_scatter", "scatter", "alltoall")
 _WITHOUT_BYTES: Final = ("barrier", "exchange", "split")
 _SHOWN: Final = 8  # ranks in a text
 
@@ -28,8 +26,8 @@ class CollectiveExplanation(NamedTuple):
     Attributes:
         kind: name of the method, such as ``"allreduce"``.
         backend: ``"zerohop"`` or ``"nccl"``.
-        algorithm: the way of the bytes between the ranks, such as ``"ring"``; ``"copy"`` if there is one rank. Empty:
-            NCCL chooses it.
+        algorithm: the way of the bytes between the ranks, such as ``"ring"``; ``"shared memory"`` if all of them read
+            it there; ``"copy"`` if there is one rank. Empty: NCCL chooses it.
         pieces: into how many pieces each block between two ranks is cut, so that transfer and reduction overlap; 0 if
             NCCL decides it.
         reduces: what computes: ``"numpy"``, ``"torch on cuda:0"``, ``"nccl on cuda:0"``; empty if nothing is computed.
@@ -78,6 +76,9 @@ class Explaining(Reducing):
     ) -> CollectiveExplanation:
         """Say how a collective would be carried out, as text with ``str()``. Nothing is sent, and no rank is reached.
 
+        The ranks of a group find out with its first collective whether they share memory. Before that the algorithm is
+        the one without.
+
         Args:
             kind: name of the method, such as ``"allreduce"``.
             x: its array; of ``scatter`` that of the root. None: ``barrier``, ``exchange`` and ``split`` have none.
@@ -94,7 +95,7 @@ class Explaining(Reducing):
         if kind in _WITHOUT_BYTES:
             if backend != "zerohop":
                 raise ValueError(f"{kind} has no backend {shown(str(backend))}. Fix: leave backend out")
-            return self._explained(kind, backend, algorithm_of(kind, 0, self.size), 1, "", "", 0)
+            return self._explained(kind, backend, self._algorithm(kind, 0), 1, "", "", 0)
         if x is None:
             raise ValueError(f"{kind} is explained for an array. Fix: pass the x that it will have")
         nccl = self._by_nccl(backend, x=x)
@@ -109,12 +110,13 @@ class Explaining(Reducing):
         else:
             check_order("x", x)
             view = self._view(x)
-        each, rest = divmod(view.nbytes, self.size) if kind in _OF_A_PART else (view.nbytes, 0)
+        each, rest = divmod(view.nbytes, self.size) if kind in OF_PARTS else (view.nbytes, 0)
         if rest:
             raise ValueError(f"x has {view.nbytes} bytes, which are no {self.size} parts of one length")
         if nccl is not None:
             return self._explained(kind, backend, "", 0, reduces and f"nccl on {x_device(x)}", x_device(x), view.nbytes)
-        algorithm, pieces = algorithm_of(kind, each, self.size), pieces_in(kind, each, self.size)
+        algorithm = self._algorithm(kind, each)
+        pieces = pieces_in(kind, each, self.size, algorithm)
         if self.size == 1:
             reduces = ""
         return self._explained(kind, backend, algorithm, pieces, reduces, view.device, view.nbytes)
@@ -124,6 +126,9 @@ class Explaining(Reducing):
     ) -> CollectiveExplanation:
         over = tuple((rank, self._provider_of(rank)) for rank in range(self.size) if rank != self.rank)
         return CollectiveExplanation(kind, backend, algorithm, pieces, reduces, device, nbytes, over)
+
+    def _algorithm(self, kind: str, nbytes: int) -> str:
+        return algorithm_of(kind, nbytes, self.size, shared=self._shared.meetings is not None)
 
     def _provider_of(self, rank: int) -> str:
         known = self._members.known(self._team.ranks[rank])

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, TypeVar
 from zerohop.config.checks import as_int, check_int
 from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
 from zerohop.group.collectives.delegating import Delegating
-from zerohop.group.collectives.operands import check_order, check_overlap, check_writable, is_tensor, synchronize
+from zerohop.group.collectives.meetings import Meeting
+from zerohop.group.collectives.operands import (
+    check_order,
+    check_overlap,
+    check_writable,
+    is_tensor,
+    put_bytes,
+    synchronize,
+    take_bytes,
+    take_parts,
+)
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.tags import tag_of
 
 if TYPE_CHECKING:
     from zerohop.core.face import Local, Memory, Operation, View
     from zerohop.group.collectives.call import Call
+    from zerohop.group.collectives.operands import Octets
 
 T = TypeVar("T")
 
@@ -50,9 +61,27 @@ class Moving(Delegating):
                 await trees.broadcast_in_parts(call, view, root)
             return x
 
+        at_root = self.rank == root
+
+        def put(slot: Octets) -> None:
+            put_bytes(slot, view)
+
+        def take(slots: list[Octets]) -> None:
+            take_bytes(view, slots[root])
+
         tag = tag_of("broadcast", root=root, nbytes=view.nbytes, backend=backend)
-        keep = x, view
-        return self._begin_collective("broadcast", tag, timeout, work, nbytes=view.nbytes, keep=keep, path=nccl)
+        meeting = Meeting(tag, view.nbytes, root, *((put, None) if at_root else (None, take)))
+        return self._begin_collective(
+            "broadcast",
+            tag,
+            timeout,
+            work,
+            nbytes=view.nbytes,
+            keep=(x, view),
+            path=nccl,
+            value=x,
+            meeting=None if nccl else meeting,
+        )
 
     def allgather(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
         """Copy the arrays of all ranks into ``out``, in the order of ranks, in all ranks; value: ``out``.
@@ -86,9 +115,24 @@ class Moving(Delegating):
                 await rings.allgather(call, target, [each * block for block in range(size + 1)])
             return out
 
+        def put(slot: Octets) -> None:
+            put_bytes(slot, source)
+
+        def take(slots: list[Octets]) -> None:
+            take_parts(target, [slot[:each] for slot in slots])
+
         tag = tag_of("allgather", nbytes=each, backend=backend)
-        keep = x, source, out, target
-        return self._begin_collective("allgather", tag, timeout, work, nbytes=target.nbytes, keep=keep, path=nccl)
+        return self._begin_collective(
+            "allgather",
+            tag,
+            timeout,
+            work,
+            nbytes=target.nbytes,
+            keep=(x, source, out, target),
+            path=nccl,
+            value=out,
+            meeting=None if nccl else Meeting(tag, each, put=put, take=take),
+        )
 
     def gather(
         self,
@@ -138,9 +182,25 @@ class Moving(Delegating):
                 await trees.gather_directly(call, source, target, root)
             return out if rank == root else None
 
+        def put(slot: Octets) -> None:
+            put_bytes(slot, source)
+
+        def take(slots: list[Octets]) -> None:
+            if target is not None:
+                take_parts(target, [slot[:each] for slot in slots])
+
         tag = tag_of("gather", root=root, nbytes=each, backend=backend)
-        keep = x, source, out, target
-        return self._begin_collective("gather", tag, timeout, work, nbytes=each, keep=keep, path=nccl)
+        return self._begin_collective(
+            "gather",
+            tag,
+            timeout,
+            work,
+            nbytes=each,
+            keep=(x, source, out, target),
+            path=nccl,
+            value=out if rank == root else None,
+            meeting=None if nccl else Meeting(tag, each, root, put, take),
+        )
 
     def scatter(
         self, x: Local | None, out: T, root: int = 0, *, backend: str = "zerohop", timeout: float | None = None
@@ -184,9 +244,25 @@ class Moving(Delegating):
                 await trees.scatter_directly(call, source, target, root)
             return out
 
+        def put(slot: Octets) -> None:
+            if source is not None:
+                put_bytes(slot, source)
+
+        def take(slots: list[Octets]) -> None:
+            take_bytes(target, slots[root][rank * each :])
+
         tag = tag_of("scatter", root=root, nbytes=each, backend=backend)
-        keep = x, source, out, target
-        return self._begin_collective("scatter", tag, timeout, work, nbytes=each, keep=keep, path=nccl)
+        return self._begin_collective(
+            "scatter",
+            tag,
+            timeout,
+            work,
+            nbytes=each,
+            keep=(x, source, out, target),
+            path=nccl,
+            value=out,
+            meeting=None if nccl else Meeting(tag, each, root, put, take),
+        )
 
     def alltoall(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
         """Copy part i of ``x`` of rank j into part j of ``out`` of rank i, for all ranks; value: ``out``.
@@ -218,9 +294,24 @@ class Moving(Delegating):
             await pairs.alltoall(call, source, target)
             return out
 
+        def put(slot: Octets) -> None:
+            put_bytes(slot, source)
+
+        def take(slots: list[Octets]) -> None:
+            take_parts(target, [slot[rank * each : (rank + 1) * each] for slot in slots])
+
         tag = tag_of("alltoall", nbytes=each, backend=backend)
-        keep = x, source, out, target
-        return self._begin_collective("alltoall", tag, timeout, work, nbytes=source.nbytes, keep=keep, path=nccl)
+        return self._begin_collective(
+            "alltoall",
+            tag,
+            timeout,
+            work,
+            nbytes=source.nbytes,
+            keep=(x, source, out, target),
+            path=nccl,
+            value=out,
+            meeting=None if nccl else Meeting(tag, each, put=put, take=take),
+        )
 
     def _root(self, root: int) -> int:
         return check_int("root", as_int("root", root), 0, self.size - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from zerohop.core.face import Local, Memory, View
     from zerohop.group.collectives.scratch import Scratch
+
+    Octets: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 _OF_NUMPY: Final[dict[str, Any]] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 _OF_TORCH: Final = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
@@ -60,14 +62,45 @@ class Numbers:
 
     def reduce(self, operator: str, first: Numbers, second: Numbers) -> None:
         """Set the elements to those of ``first`` with those of ``second``, either of which they may be."""
+        self._reduce(operator, first.flat, second.flat)
+
+    def put(self, octets: Octets) -> None:
+        """Copy the elements into memory of the host, as bytes."""
+        here = self._elements_in(octets[: self.view.nbytes])
+        if isinstance(self.flat, np.ndarray):
+            np.copyto(here, self.flat)
+        else:
+            here.copy_(self.flat)
+
+    def reduce_bytes(self, operator: str, parts: list[Octets]) -> None:
+        """Set the elements to those of all parts, which are bytes of the host; the first comes first."""
+        result: Any = None
+        for part in parts:
+            there = self._elements_in(part)
+            if not isinstance(there, np.ndarray):
+                there = there.to(self.flat.device)
+            if result is not None:
+                self._reduce(operator, result, there)
+                there = self.flat
+            result = there
+
+    def _reduce(self, operator: str, first: Any, second: Any) -> None:
         if isinstance(self.flat, np.ndarray):
             with np.errstate(all="ignore"):
-                _OF_NUMPY[operator](first.flat, second.flat, out=self.flat)
+                _OF_NUMPY[operator](first, second, out=self.flat)
         else:
             import torch
 
-            getattr(torch, _OF_TORCH[operator])(first.flat, second.flat, out=self.flat)
+            getattr(torch, _OF_TORCH[operator])(first, second, out=self.flat)
             synchronize(self.flat)
+
+    def _elements_in(self, octets: Octets) -> Any:
+        """Return bytes as elements of this type, on the host."""
+        if isinstance(self.flat, np.ndarray):
+            return octets.view(self.flat.dtype)
+        import torch
+
+        return torch.from_numpy(octets).view(self.flat.dtype)
 
     def room(self, count: int, scratch: Scratch) -> Numbers:
         """Return elements of the same type on the same device, good until the end of the collective."""
@@ -173,6 +206,29 @@ def copy_bytes(target: Memory | View, source: Memory | View) -> None:
         np.copyto(bytes_of(target), bytes_of(source))
     else:
         target.write_bytes(0, source.read_bytes())
+
+
+def put_bytes(octets: Octets, source: Memory | View) -> None:
+    """Copy memory of any device into the first bytes of an array."""
+    here = octets[: source.nbytes]
+    np.copyto(here, bytes_of(source) if source.device == "host" else np.frombuffer(source.read_bytes(), np.uint8))
+
+
+def take_bytes(target: Memory | View, octets: Octets) -> None:
+    """Copy the first bytes of an array into memory of any device."""
+    here = octets[: target.nbytes]
+    if target.device == "host":
+        np.copyto(bytes_of(target), here)
+    elif here.nbytes:
+        target.write_bytes(0, here.tobytes())
+
+
+def take_parts(target: Memory | View, parts: list[Octets]) -> None:
+    """Copy parts of one length into memory of any device, one behind the other."""
+    if target.device == "host":
+        np.concatenate(parts, out=bytes_of(target))
+    else:
+        take_bytes(target, np.concatenate(parts))
 
 
 def bytes_of(view: Memory | View) -> np.ndarray[Any, Any]:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, Typ
 
 import numpy as np
 
-from zerohop.core.face import on_event_loop
+from zerohop.core.face import keep_reached, on_event_loop
 from zerohop.errors import Closed, WouldBlock, ZerohopError
 from zerohop.group.collectives.call import NO_ROOM, NOT_RECEIVED, Call
 from zerohop.group.collectives.carrying import Rest, end, go_on, guarded, quietly, reason_of
+from zerohop.group.collectives.meetings import fits
 from zerohop.group.collectives.scratch import Scratch
+from zerohop.group.collectives.shared import Shared
 from zerohop.group.collectives.steps import Steps
 from zerohop.group.collectives.turns import Turns
 from zerohop.group.deadlines import with_grace
@@ -22,10 +24,11 @@ from zerohop.group.messaging import Messaging
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from zerohop.core.face import Operation, View
+    from zerohop.core.face import Memory, Operation, RemoteBuffer, View
     from zerohop.group.channel import Team
     from zerohop.group.collectives.attendance import Missing
     from zerohop.group.collectives.call import Begun
+    from zerohop.group.collectives.meetings import Meeting
     from zerohop.group.collectives.tags import Tag
     from zerohop.group.members import Members
 
@@ -74,9 +77,14 @@ class Ordered(Messaging):
         )
         self._refuse = Weakly(self._refuse_collectives)
         self._scratch = Scratch(Weakly(self._view))
+        self._shared = Shared(self.rank, self.size, Weakly(self._offer_memory), Weakly(self._map_memory))
         # Memory for a short message, and for none, once there is some.
         self._short: View | None = None
         self._nothing: View | None = None
+
+    def _close_channels(self) -> None:
+        self._shared.close()
+        super()._close_channels()
 
     def _begin_collective(
         self,
@@ -89,6 +97,7 @@ class Ordered(Messaging):
         keep: object = None,
         path: Any = None,
         value: Any = None,
+        meeting: Meeting | None = None,
         express: Express[T] | None = None,
     ) -> Operation[T]:
         """Return the Operation of a collective, whose steps are a coroutine; call this once the arguments are checked.
@@ -97,14 +106,20 @@ class Ordered(Messaging):
         same time, that is quicker than to wake the control thread. For this a short collective may hold the call up by
         a millisecond. The control thread does what is left.
 
-        ``express`` takes all steps within this call, without a Call, if no rank is late; it takes the number and the
-        seconds or None, and returns the steps that are left, or None. The value is then ``value``.
+        ``meeting`` is what the ranks do instead if they share memory and it fits there. ``express`` takes all steps
+        within this call, without a Call, if they share none and no rank is late; it takes the number and the seconds or
+        None, and returns the steps that are left, or None. The value of both is ``value``.
         """
         self._check()
         deadline_ns = self._deadline(timeout)
         if self._short is None:
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
             self._nothing = self._short[:0]
+        meetings = self._shared.meetings
+        if meetings is not None and meeting is not None and fits(kind, meeting, self.size):
+            express = meetings.at_once(meeting, value)
+        elif not self._shared.agreed:
+            express = None
         turns = self._turns
         taken: list[int] = []
         steps: Steps[T] | None = None
@@ -117,8 +132,8 @@ class Ordered(Messaging):
                 left = express(number, timeout)
                 if left is None:
                     turns.leave(number)
-                    return self._finished(kind, value)
-                work = left
+                    return self._finished(kind, value, nbytes=nbytes, path=path)
+                work, meeting = left, None
             call = Call(
                 kind,
                 self.rank,
@@ -130,7 +145,10 @@ class Ordered(Messaging):
                 self._short,
                 self._scratch,
             )
-            steps = Steps(guarded(turns, call, work, self._refuse), patient=nbytes <= _AT_CALL)
+            steps = Steps(
+                guarded(turns, call, functools.partial(self._shared.carry_out, work, meeting, value), self._refuse),
+                patient=nbytes <= _AT_CALL,
+            )
             if turns.has_come(number) and steps.begin():
                 return self._finished(kind, steps.value, nbytes=nbytes, path=path)
             operation = self._defer(
@@ -193,6 +211,20 @@ class Ordered(Messaging):
     def _signal_at_once(self, to: int, sender: int, tag: int, timeout: float | None) -> Begun:
         """Send no bytes to a rank, and wait for a short time for what another one sends likewise."""
         return self._collectives.exchange(self._nothing, to, self._short, sender, 0, tag, timeout, _EXCHANGE_NS)
+
+    def _offer_memory(self, nbytes: int) -> tuple[Memory, RemoteBuffer]:
+        memory = self.context.alloc(nbytes)
+        return memory, self._lend(memory, "rw", once=False)[0]
+
+    def _map_memory(self, remote: RemoteBuffer, left_s: float) -> Operation[tuple[Any, object] | None]:
+        operation = self._defer("map", self._deadline(left_s), functools.partial(Weakly(self._mapped), remote))
+        self._operations.note(operation)
+        return operation
+
+    async def _mapped(self, remote: RemoteBuffer) -> tuple[Any, object] | None:
+        assert self._short is not None
+        route, reached = await self._reach(self._short, remote)
+        return None if reached is None else (reached, keep_reached(route))
 
     def _ask(self, number: int, kind: str) -> Operation[Missing]:
         operation = self._defer("ask", 0, functools.partial(self._attendance.missing, number, kind))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from zerohop._native import BOARD_SLOT_BYTES
+
 # A kind's place in this list is its number in tags. There is room for 15.
 KINDS: Final = (
     "barrier",
@@ -18,6 +20,11 @@ KINDS: Final = (
     "exchange",
     "split",
 )
+
+# Kinds whose ranks have a part for each rank: the others read the whole of it.
+OF_PARTS: Final = ("reduce_scatter", "scatter", "alltoall")
+SHARED_MEMORY: Final = "shared memory"
+_BY_MESSAGES: Final = ("exchange", "split")
 
 # Longest broadcast that goes down a tree as a whole, and the fewest ranks that share the work of a longer one.
 TREE_BROADCAST: Final = 256 << 10
@@ -36,7 +43,7 @@ _MOST_PIECES: Final = 16
 _FEWEST_AT_MOST: Final = 4
 
 
-def algorithm_of(kind: str, nbytes: int, size: int) -> str:
+def algorithm_of(kind: str, nbytes: int, size: int, *, shared: bool = False) -> str:
     """Return the name of the algorithm that a collective takes.
 
     All ranks have to find the same one, so it depends on nothing else.
@@ -46,9 +53,12 @@ def algorithm_of(kind: str, nbytes: int, size: int) -> str:
         nbytes: bytes of ``x`` for broadcast, reduce, allreduce, allgather and gather; of ``out`` for reduce_scatter and
             scatter; of one rank's part of ``x`` for alltoall; 0 for the others.
         size: the number of ranks.
+        shared: whether they share memory.
     """
     if size == 1:
         return "copy"
+    if shared and kind not in _BY_MESSAGES and nbytes * (size if kind in OF_PARTS else 1) <= BOARD_SLOT_BYTES:
+        return SHARED_MEMORY
     few = size < FEWEST_TO_SHARE
     if kind == "broadcast":
         return "tree" if few or nbytes <= TREE_BROADCAST else "scatter, ring"
@@ -62,9 +72,8 @@ def algorithm_of(kind: str, nbytes: int, size: int) -> str:
     return others.get(kind, "ring")
 
 
-def pieces_in(kind: str, nbytes: int, size: int) -> int:
-    """Return into how many pieces each block of a collective is cut, with the ``nbytes`` of ``algorithm_of``."""
-    algorithm = algorithm_of(kind, nbytes, size)
+def pieces_in(kind: str, nbytes: int, size: int, algorithm: str) -> int:
+    """Return into how many pieces each block of a collective is cut, with the arguments of ``algorithm_of``."""
     if kind == "reduce" and algorithm == "tree":
         return pieces_of(nbytes)
     if kind in ("broadcast", "allreduce") and "ring" in algorithm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
+from zerohop.group.collectives.meetings import Meeting
 from zerohop.group.collectives.moving import Moving
 from zerohop.group.collectives.nccl_library import check_type
 from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of
@@ -15,7 +16,7 @@ from zerohop.shown import shown
 if TYPE_CHECKING:
     from zerohop.core.face import Operation
     from zerohop.group.collectives.call import Call
-    from zerohop.group.collectives.operands import Numbers
+    from zerohop.group.collectives.operands import Numbers, Octets
 
 T = TypeVar("T")
 
@@ -70,9 +71,21 @@ class Reducing(Moving):
                 await trees.reduce(call, op, source, target if at_root else None, root)
             return result if at_root else None
 
+        def take(slots: list[Octets]) -> None:
+            target.reduce_bytes(op, [slot[:nbytes] for slot in slots])
+
         tag = tag_of("reduce", op, source.dtype, root, nbytes, backend)
-        keep = source, target
-        return self._begin_collective("reduce", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
+        return self._begin_collective(
+            "reduce",
+            tag,
+            timeout,
+            work,
+            nbytes=nbytes,
+            keep=(source, target),
+            path=nccl,
+            value=result if at_root else None,
+            meeting=None if nccl else Meeting(tag, nbytes, root, source.put, take if at_root else None),
+        )
 
     def allreduce(
         self, x: T, op: str = "sum", *, out: Any = None, backend: str = "zerohop", timeout: float | None = None
@@ -93,7 +106,7 @@ class Reducing(Moving):
         nccl = self._by_nccl(backend, x=x, out=out)
         source, target = self._operands(x, out, op, written=True, nccl=nccl is not None)
         nbytes = source.view.nbytes
-        algorithm = algorithm_of("allreduce", nbytes, self.size)
+        algorithm = algorithm_of("allreduce", nbytes, self.size)  # by messages
         result: Any = x if out is None else out
 
         async def work(call: Call) -> T:
@@ -107,9 +120,21 @@ class Reducing(Moving):
                 await local.copy_numbers(call, target, source)
             return result  # type: ignore[no-any-return]  # out is of the type of x
 
+        def take(slots: list[Octets]) -> None:
+            target.reduce_bytes(op, [slot[:nbytes] for slot in slots])
+
         tag = tag_of("allreduce", op, source.dtype, nbytes=nbytes, backend=backend)
-        keep = source, target
-        return self._begin_collective("allreduce", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
+        return self._begin_collective(
+            "allreduce",
+            tag,
+            timeout,
+            work,
+            nbytes=nbytes,
+            keep=(source, target),
+            path=nccl,
+            value=result,
+            meeting=None if nccl else Meeting(tag, nbytes, put=source.put, take=take),
+        )
 
     def reduce_scatter(
         self, x: Any, out: T, op: str = "sum", *, backend: str = "zerohop", timeout: float | None = None
@@ -145,9 +170,23 @@ class Reducing(Moving):
                 await rings.reduce_scatter(call, op, source, target)
             return out
 
+        mine = slice(self.rank * nbytes, (self.rank + 1) * nbytes)
+
+        def take(slots: list[Octets]) -> None:
+            target.reduce_bytes(op, [slot[mine] for slot in slots])
+
         tag = tag_of("reduce_scatter", op, source.dtype, nbytes=nbytes, backend=backend)
-        keep = source, target
-        return self._begin_collective("reduce_scatter", tag, timeout, work, nbytes=nbytes, keep=keep, path=nccl)
+        return self._begin_collective(
+            "reduce_scatter",
+            tag,
+            timeout,
+            work,
+            nbytes=nbytes,
+            keep=(source, target),
+            path=nccl,
+            value=out,
+            meeting=None if nccl else Meeting(tag, nbytes, put=source.put, take=take),
+        )
 
     def _operands(self, x: Any, out: Any, op: str, *, written: bool, nccl: bool) -> tuple[Numbers, Numbers]:
         """Return the elements of the argument, and those where the result goes."""

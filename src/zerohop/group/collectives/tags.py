@@ -143,7 +143,7 @@ def difference(here: Tag, there: Tag) -> str:
             texts.append(f'its backend is "{_backend(there)}", that of this rank "{_backend(here)}"')
         elif there.type != here.type:
             texts.append(f"its dtype is {_type_name(there.type)}, that of this rank {_type_name(here.type)}")
-        if there.rest != here.rest:
+        if there.rest != here.rest or not texts:  # a tag has only a checksum of them
             texts.append("its root or its number of bytes is another")
     return "; ".join(texts)
 

@@ -1,0 +1,150 @@
+"""Carries out short collectives in memory that all ranks of a group share.
+
+Each rank has a slot there for the bytes that the others read. A collective is then one meeting: a rank puts bytes into
+its slot, waits until all have come, and takes what it needs from the slots. A rank that waits for long leaves word of
+it in the memory. It and the rank that comes later then exchange messages, so that a loss, a failure and the deadline
+count as they do in collectives by messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from zerohop._native import BOARD_SLOT_BYTES
+from zerohop.errors import PeerLost
+from zerohop.group.collectives.failed import StepsFailed
+from zerohop.group.collectives.plan import SHARED_MEMORY, algorithm_of
+from zerohop.group.collectives.tags import Failure, number_bits
+from zerohop.group.messages import GO_ON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from zerohop._native import Board
+    from zerohop.group.collectives.call import Call
+    from zerohop.group.collectives.operands import Octets
+    from zerohop.group.collectives.tags import Tag
+
+    # The ranks that wait for a message of this one, and whether all have come. None: all have, and nobody waits.
+    Arrived: TypeAlias = "tuple[list[int], bool] | None"
+
+T = TypeVar("T")
+
+# Nanoseconds for which a rank looks for the others before it waits for their messages.
+_SPIN_NS: Final = 100_000
+_ROOT_BITS: Final = 48  # above the number of bytes
+_GONE: Final = "rank 0: it has left, and taken back the memory that the ranks of the group share"
+
+
+class Meeting(NamedTuple):
+    """Describes what a rank does in a meeting.
+
+    Attributes:
+        tag: of the collective; its number may be missing.
+        nbytes: as for ``algorithm_of``. The tag has only a checksum of it.
+        root: the root in the tag.
+        put: fills this rank's slot; None: it has nothing for the others.
+        take: takes what this rank needs from the slots of all ranks; None: it needs nothing.
+    """
+
+    tag: Tag
+    nbytes: int = 0
+    root: int = 0
+    put: Callable[[Octets], object] | None = None
+    take: Callable[[list[Octets]], object] | None = None
+
+
+def fits(kind: str, meeting: Meeting, size: int) -> bool:
+    """Tell whether a collective is carried out by a meeting, where ranks share memory."""
+    return algorithm_of(kind, meeting.nbytes, size, shared=True) == SHARED_MEMORY
+
+
+class Meetings:
+    """Holds the meetings of a group, one after the other."""
+
+    def __init__(self, board: Board, rank: int, size: int) -> None:
+        """Meet on a board."""
+        self._board = board
+        self._rank = rank
+        self._size = size
+        # By the address of the first: rounds take turns between two sets of slots.
+        self._sets: dict[int, list[Octets]] = {}
+        self._slots: list[Octets] = []
+
+    async def hold(self, call: Call, meeting: Meeting) -> None:
+        """Hold a meeting.
+
+        Raises:
+            StepsFailed: as ``Call.wait``.
+        """
+        self._know_partners(call)
+        if call.abandoned:
+            await call.wait(call.signal_of((self._rank + 1) % self._size))
+        begun = self._begin(meeting)
+        await self._finish(call, meeting, self._arrive(meeting, call.number, 0) if begun else None, begun=begun)
+
+    def at_once(self, meeting: Meeting, value: T) -> Callable[[int, float | None], Any]:
+        """Return what holds a meeting within a call, as ``express`` of ``_begin_collective``."""
+
+        def express(number: int, _: float | None) -> Callable[[Call], Coroutine[Any, Any, T]] | None:
+            try:
+                begun = self._begin(meeting)
+                arrived = self._arrive(meeting, number, _SPIN_NS) if begun else None
+                if begun and arrived is None:
+                    if meeting.take is not None:
+                        meeting.take(self._slots)
+                    self._board.end()
+                    return None
+            except BaseException:
+                self._board.end()
+                raise
+
+            async def left(call: Call) -> T:
+                self._know_partners(call)
+                await self._finish(call, meeting, arrived, begun=begun)
+                return value
+
+            return left
+
+        return express
+
+    def _begin(self, meeting: Meeting) -> bool:
+        """Begin a round, and fill this rank's slot; return False if the memory was taken back."""
+        at = self._board.begin()
+        if at == 0:
+            return False
+        slots = self._sets.get(at)
+        if slots is None:
+            pages = (ctypes.c_uint8 * (self._size * BOARD_SLOT_BYTES)).from_address(at)
+            slots = self._sets[at] = list(np.ctypeslib.as_array(pages).reshape(self._size, BOARD_SLOT_BYTES))
+        self._slots = slots
+        if meeting.put is not None:
+            meeting.put(slots[self._rank])
+        return True
+
+    def _arrive(self, meeting: Meeting, number: int, spin_ns: int) -> Arrived:
+        detail = meeting.root << _ROOT_BITS | meeting.nbytes
+        return self._board.arrive(int(meeting.tag) | number_bits(number), detail, spin_ns)
+
+    async def _finish(self, call: Call, meeting: Meeting, arrived: Arrived, *, begun: bool) -> None:
+        try:
+            if not begun:
+                raise StepsFailed(PeerLost(_GONE, fix=GO_ON, ranks=(0,)), Failure.LOST, 0)
+            if arrived is not None:
+                waiting, all_here = arrived
+                pairs = waiting if all_here else waiting + self._board.leave_word()
+                signals = [call.signal(rank) for rank in pairs]
+                await call.wait(*[call.signal_of(rank) for rank in pairs], *signals)
+            differing = self._board.differing()
+            if differing is not None:
+                raise call.ended_by_tag(*differing)
+            if meeting.take is not None:
+                meeting.take(self._slots)
+        finally:
+            self._board.end()
+
+    def _know_partners(self, call: Call) -> None:
+        call.partners.update(rank for rank in range(self._size) if rank != self._rank)

@@ -1,0 +1,173 @@
+"""Collectives in memory that all ranks of a host share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.groups import groups
+from support.patience import PATIENCE_S, patience
+from support.pattern import pattern
+from zerohop._native import BOARD_RANKS, BOARD_SLOT_BYTES
+from zerohop.group.collectives.meetings import Meetings
+from zerohop.group.collectives.shared import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SHARED = "shared memory"
+
+
+def in_all(ranks: list[zh.Group], call: Callable[[zh.Group], zh.Operation[Any]]) -> list[Any]:
+    return [operation.result(PATIENCE_S) for operation in [call(group) for group in ranks]]
+
+
+def algorithms(ranks: list[zh.Group], kind: str = "barrier", x: Any = None) -> set[str]:
+    return {group.explain(kind, x).algorithm for group in ranks}
+
+
+def test_ranks_find_out_with_their_first_collective(tmp_path: Path) -> None:
+    with groups(tmp_path, 3) as ranks:
+        assert algorithms(ranks) == {"dissemination"}
+        first = np.arange(10.0)
+        in_all(ranks, lambda group: group.broadcast(first.copy(), 1))
+        assert algorithms(ranks) == {SHARED}
+        assert algorithms(ranks, "allreduce", np.ones(BOARD_SLOT_BYTES, np.uint8)) == {SHARED}
+        assert algorithms(ranks, "allreduce", np.ones(BOARD_SLOT_BYTES + 1, np.uint8)) == {"ring"}
+        some = [group.subgroup([2, 0]) for group in (ranks[0], ranks[2])]
+        in_all(some, lambda group: group.barrier())
+        assert algorithms(some) == {SHARED}
+
+
+@pytest.mark.parametrize("fails", ["_offered", "_mapped"])
+def test_one_that_has_no_memory(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks then use messages."""
+    attempt: Any = getattr(Shared, fails)
+
+    def refuse(shared: Any, *arguments: Any) -> Any:
+        async def nothing() -> None:
+            return None
+
+        if fails == "_offered":
+            return None
+        return nothing() if shared._rank == 2 else attempt(shared, *arguments)
+
+    monkeypatch.setattr(Shared, fails, refuse)
+    with groups(tmp_path, 4) as ranks:
+        for _ in range(3):
+            assert all(value[0] == 4 for value in in_all(ranks, lambda group: group.allreduce(np.ones(5))))
+        assert algorithms(ranks) == {"dissemination"}
+
+
+def test_too_many_ranks_use_messages(tmp_path: Path) -> None:
+    with groups(tmp_path, BOARD_RANKS + 1) as ranks:
+        in_all(ranks, lambda group: group.barrier())
+        assert algorithms(ranks) == {"dissemination"}
+
+
+def test_ranks_that_come_at_any_moment(tmp_path: Path) -> None:
+    """Some wait in the call, some on an event loop; each sum is of its own round."""
+    size, rounds = 3, 300
+    with groups(tmp_path, size) as ranks:
+        wrong: list[tuple[int, int]] = []
+
+        def values(rank: int, number: int) -> Any:
+            return pattern(number * size + rank, 1 + number % 50 * 300).astype(np.int64)
+
+        def check(rank: int, number: int, out: Any) -> None:
+            if (out != sum(values(other, number) for other in range(size))).any():
+                wrong.append((rank, number))
+
+        async def awaited(rank: int, group: zh.Group) -> None:
+            chance = random.Random(rank)
+            for number in range(rounds):
+                if chance.random() < 0.3:
+                    await asyncio.sleep(chance.random() * 1e-3)
+                check(rank, number, await group.allreduce(values(rank, number)))
+
+        def called(rank: int, group: zh.Group) -> None:
+            chance = random.Random(rank)
+            for number in range(rounds):
+                if chance.random() < 0.3:
+                    time.sleep(chance.random() * 1e-3)  # ranks come at different moments
+                check(rank, number, group.allreduce(values(rank, number)).result(PATIENCE_S))
+
+        threads = [threading.Thread(target=called, args=(rank, ranks[rank])) for rank in range(size - 1)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(awaited(size - 1, ranks[size - 1]))
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_the_last_result_is_read_also_if_rank_0_leaves(two: list[zh.Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the memory, and closes its Context as soon as it has its own result."""
+    in_all(two, lambda group: group.barrier())
+    finish: Any = Meetings._finish
+    closing = threading.Thread(target=two[0].context.close)
+
+    async def late(meetings: Any, call: Any, meeting: Any, *arguments: Any, begun: bool) -> None:
+        def take(slots: list[Any]) -> None:
+            first.result(PATIENCE_S)
+            closing.start()
+            time.sleep(patience(0.2))  # the other rank asks for its memory meanwhile, and does not get it
+            meeting.take(slots)
+
+        await finish(meetings, call, meeting._replace(take=take) if call.rank == 1 else meeting, *arguments, begun=begun)
+
+    monkeypatch.setattr(Meetings, "_finish", late)
+    first = two[0].allreduce(np.ones(1000))
+    second = two[1].allreduce(np.ones(1000))
+    assert (second.result(PATIENCE_S) == 2).all()
+    closing.join()
+    with pytest.raises(zh.PeerLost) as caught:
+        two[1].barrier().result(PATIENCE_S)
+    assert caught.value.ranks == (0,)
+
+
+def test_lengths_of_one_checksum(two: list[zh.Group]) -> None:
+    """A tag has 12 bits of the length, and the two would take half of what the other has for all of it."""
+    in_all(two, lambda group: group.barrier())
+    sums: dict[int, int] = {}
+    for nbytes in range(8, 60_000, 8):
+        other = sums.setdefault(zlib.crc32(nbytes.to_bytes(8, "little")) & 0xFFF, nbytes)
+        if other != nbytes:
+            break
+    operations = [group.allreduce(np.ones(length // 8)) for group, length in zip(two, (nbytes, other), strict=True)]
+    for rank, operation in enumerate(operations):
+        with pytest.raises(zh.ZerohopError, match=f"rank {1 - rank}: .*its number of bytes is another|differs"):
+            operation.result(PATIENCE_S)
+
+
+def test_a_barrier_that_waits_is_told_of_a_loss(tmp_path: Path) -> None:
+    with groups(tmp_path, 3) as ranks:
+        in_all(ranks, lambda group: group.barrier())
+        waiting = [group.barrier() for group in ranks[:2]]
+        ranks[2].context.close()
+        for operation in waiting:
+            with pytest.raises(zh.PeerLost) as caught:
+                operation.result(PATIENCE_S)
+            assert caught.value.ranks == (2,)
+        survivors = [group.subgroup([0, 1]) for group in ranks[:2]]
+        assert all(value[0] == 2 for value in in_all(survivors, lambda group: group.allreduce(np.ones(3))))
+        assert algorithms(survivors) == {SHARED}
+
+
+def test_a_closed_group_gives_the_memory_back(two: list[zh.Group]) -> None:
+    """The fixture looks for what is left; here the Contexts stay open."""
+    for _ in range(3):
+        made = [group.subgroup([0, 1]) for group in two]
+        in_all(made, lambda group: group.barrier())
+        assert algorithms(made) == {SHARED}
+        for group in made:
+            group.close()
