@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from zerohop._native import Reason, Status
 from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, from_native
-from zerohop.group.collectives.failed import StepsFailed
+from zerohop.group.collectives.failed import SAME, StepsFailed, failed_by_tag
 from zerohop.group.collectives.steps import Settled, Turn, until
-from zerohop.group.collectives.tags import Failure, difference, failure_tag, parsed
+from zerohop.group.collectives.tags import Failure, failure_tag, parsed
 from zerohop.group.messages import GO_ON, Message, has_succeeded, outcome_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _HEAR_S: Final = 1.0
 _GIVEN_UP: Final = from_native(Status.PEER_LOST.value, Reason.GIVEN_UP.value).reason
 # More messages than a rank has posted at once to another one.
 _MOST_POSTED: Final = 1000
-_SAME: Final = "have all ranks call the same collectives, in the same order, with arguments that agree"
 # The words for a rank if the time runs out.
 _NOT_SENT: Final = "has not sent its part; it may wait for another rank"
 NOT_RECEIVED: Final = "has not received its part; it may wait for another rank"
@@ -71,6 +70,7 @@ class Call:
         rank: this rank.
         size: the number of ranks.
         number: the place of the collective in the group, from 0.
+        tag: says what this rank calls.
         scratch: memory for its steps.
         in_flight: operations that have not been waited for.
         partners: the ranks that wait for this one, and are told if it fails.
@@ -102,7 +102,7 @@ class Call:
         self.in_flight: list[Operation[Any]] = []
         self.partners: set[int] = set()
         self.abandoned = False
-        self._tag = tag
+        self.tag = tag
         self._bits = int(tag)
         self._deadline_ns = deadline_ns
         self._send = send
@@ -204,10 +204,10 @@ class Call:
             self.in_flight.remove(operation)
             if nbytes >= 0:
                 if message.tag != self._bits:
-                    raise self.ended_by_tag(rank, message.tag)
+                    raise failed_by_tag(self.tag, rank, message.tag)
                 if message.nbytes != nbytes:
                     text = f"rank {rank}: it has sent {message.nbytes} bytes in place of {nbytes}"
-                    raise StepsFailed(ProtocolError(text, fix=_SAME, ranks=(rank,)), Failure.DIFFERS, rank)
+                    raise StepsFailed(ProtocolError(text, fix=SAME, ranks=(rank,)), Failure.DIFFERS, rank)
 
     async def give_turn(self) -> None:
         """Let other work of the control thread run."""
@@ -261,7 +261,7 @@ class Call:
             error = replace(error, reason=f"rank {rank}: {error.reason}", ranks=(rank,))
         if isinstance(error, ProtocolError):
             text = f"rank {rank}: the message is longer than {'it' if transfer.nbytes < 0 else 'this rank'} expects"
-            return StepsFailed(replace(error, reason=text, fix=_SAME), Failure.DIFFERS, rank)
+            return StepsFailed(replace(error, reason=text, fix=SAME), Failure.DIFFERS, rank)
         if isinstance(error, DeadlineExceeded):
             # A rank that lacks a message of this one may wait for that.
             held_up = any(each.rank == rank and not has_succeeded(each.operation) for each in self._held_up)
@@ -284,35 +284,10 @@ class Call:
                 await until(operation)
             outcome = outcome_of(operation)
             if isinstance(outcome, Message) and outcome.source == rank and parsed(outcome.tag).failure is not None:
-                return self.ended_by_tag(rank, outcome.tag)
+                return failed_by_tag(self.tag, rank, outcome.tag)
             if left_s == 0:
                 break
         return StepsFailed(error, Failure.OTHER, rank)
-
-    def ended_by_tag(self, rank: int, bits: int) -> StepsFailed:
-        """Return what ends the steps because a rank has sent another tag. A failure is passed on as it came."""
-        there = parsed(bits)
-        failed = there.failure
-        if failed is None:
-            text = f"rank {rank}: {difference(self._tag, there)}"
-            error: ZerohopError = ProtocolError(text, fix=_SAME, ranks=(rank,))
-            return StepsFailed(error, Failure.DIFFERS, rank)
-        failure, named = failed
-        says = "" if named == rank else f", says rank {rank}"
-        if there.number != self._tag.number:
-            says += ", of an earlier collective"
-        if failure == Failure.LOST:
-            error = PeerLost(f"rank {named}: it is gone{says}", fix=GO_ON)
-        elif failure == Failure.LATE:
-            # This rank itself may have called so late, and the one that is named may have come meanwhile.
-            late = f"rank {rank}: its time was up: rank {named} had not come"
-            error = DeadlineExceeded(late, fix="call it sooner, or with a longer timeout= in all ranks")
-        elif failure == Failure.DIFFERS:
-            error = ProtocolError(f"rank {named}: its call differs from that of another rank{says}", fix=_SAME)
-        else:
-            error = PeerLost(f"rank {named}: it has given up the collective{says}", fix=GO_ON)
-        error.ranks = (named,)
-        return StepsFailed(error, failure, named)
 
 
 # Stands for all messages of a collective that was abandoned. Nothing waits for it.

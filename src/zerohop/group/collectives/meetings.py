@@ -15,7 +15,7 @@ import numpy as np
 
 from zerohop._native import BOARD_SLOT_BYTES
 from zerohop.errors import PeerLost
-from zerohop.group.collectives.failed import StepsFailed
+from zerohop.group.collectives.failed import StepsFailed, failed_by_tag
 from zerohop.group.collectives.plan import SHARED_MEMORY, algorithm_of
 from zerohop.group.collectives.tags import Failure, number_bits
 from zerohop.group.messages import GO_ON
@@ -140,7 +140,7 @@ class Meetings:
                 await call.wait(*[call.signal_of(rank) for rank in pairs], *signals)
             differing = self._board.differing()
             if differing is not None:
-                raise call.ended_by_tag(*differing)
+                raise failed_by_tag(call.tag, *differing)
             if meeting.take is not None:
                 meeting.take(self._slots)
         finally:

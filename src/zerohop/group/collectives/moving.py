@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
 from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OWN_PART = ", or exactly this rank's part"
+OWN_PART: Final = ", or exactly this rank's part"
 
 
 class Moving(Delegating):
@@ -70,7 +70,6 @@ class Moving(Delegating):
             take_bytes(view, slots[root])
 
         tag = tag_of("broadcast", root=root, nbytes=view.nbytes, backend=backend)
-        meeting = Meeting(tag, view.nbytes, root, *((put, None) if at_root else (None, take)))
         return self._begin_collective(
             "broadcast",
             tag,
@@ -80,7 +79,7 @@ class Moving(Delegating):
             keep=(x, view),
             path=nccl,
             value=x,
-            meeting=None if nccl else meeting,
+            meeting=Meeting(tag, view.nbytes, root, put if at_root else None, None if at_root else take),
         )
 
     def allgather(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -99,7 +98,7 @@ class Moving(Delegating):
         source, target = self._bytes("x", x), self._bytes("out", out, written=True)
         each = source.nbytes
         self._check_parts("out", target, "x", each)
-        check_overlap(source, target, self.rank * each, _OWN_PART)
+        check_overlap(source, target, self.rank * each, OWN_PART)
         algorithm = algorithm_of("allgather", each, self.size)
         rank, size = self.rank, self.size
 
@@ -131,137 +130,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=None if nccl else Meeting(tag, each, put=put, take=take),
-        )
-
-    def gather(
-        self,
-        x: Local,
-        out: T | None = None,
-        root: int = 0,
-        *,
-        backend: str = "zerohop",
-        timeout: float | None = None,
-    ) -> Operation[T | None]:
-        """Copy the arrays of all ranks into ``out`` of the root, in the order of ranks; value: that, or None elsewhere.
-
-        Args:
-            x: as for ``broadcast``. At the root it may be its part of ``out``, but share no other memory with it.
-            out: as many times larger as there are ranks; only the root's is used.
-            root: the rank that gets all.
-            backend: as for ``broadcast``.
-            timeout: seconds; None: the Group's.
-
-        Raises:
-            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
-        """
-        root, rank = self._root(root), self.rank
-        nccl = self._by_nccl(backend, x=x, out=out if rank == root else None)
-        source = self._bytes("x", x)
-        each = source.nbytes
-        target = None
-        if rank == root:
-            if out is None:
-                raise ValueError("the root has to pass out, where the parts of all ranks go")
-            target = self._bytes("out", out, written=True)
-            self._check_parts("out", target, "x", each)
-            check_overlap(source, target, rank * each, _OWN_PART)
-        algorithm = algorithm_of("gather", each, self.size)
-
-        async def work(call: Call) -> T | None:
-            if nccl is not None:
-                into = out if rank == root else None
-                await nccl.run(call, each, lambda: nccl_requests.gather(x, into, root, call.size))
-                return into
-            if algorithm == "tree":
-                await trees.gather(call, source, target, root)
-                return out if rank == root else None
-            if target is not None:
-                await local.copy(call, target[rank * each : (rank + 1) * each], source)
-            if algorithm == "direct":
-                await trees.gather_directly(call, source, target, root)
-            return out if rank == root else None
-
-        def put(slot: Octets) -> None:
-            put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            if target is not None:
-                take_parts(target, [slot[:each] for slot in slots])
-
-        tag = tag_of("gather", root=root, nbytes=each, backend=backend)
-        return self._begin_collective(
-            "gather",
-            tag,
-            timeout,
-            work,
-            nbytes=each,
-            keep=(x, source, out, target),
-            path=nccl,
-            value=out if rank == root else None,
-            meeting=None if nccl else Meeting(tag, each, root, put, take),
-        )
-
-    def scatter(
-        self, x: Local | None, out: T, root: int = 0, *, backend: str = "zerohop", timeout: float | None = None
-    ) -> Operation[T]:
-        """Copy the parts of an array of the root into ``out`` of the ranks, in their order; value: ``out``.
-
-        Args:
-            x: as many times larger than ``out`` as there are ranks; only the root's is used, and others pass None.
-            out: as ``x`` of ``broadcast``. At the root it may be its part of ``x``, but share no other memory with it.
-            root: the rank that has all.
-            backend: as for ``broadcast``.
-            timeout: seconds; None: the Group's.
-
-        Raises:
-            TypeError, ValueError, Closed: at once. From the Operation: as ``barrier``.
-        """
-        root, rank = self._root(root), self.rank
-        nccl = self._by_nccl(backend, out=out, x=x if rank == root else None)
-        target = self._bytes("out", out, written=True)
-        each = target.nbytes
-        source = None
-        if rank == root:
-            if x is None:
-                raise ValueError("the root has to pass x, the parts of all ranks")
-            source = self._bytes("x", x)
-            self._check_parts("x", source, "out", each)
-            check_overlap(source, target, rank * each, _OWN_PART)
-        algorithm = algorithm_of("scatter", each, self.size)
-
-        async def work(call: Call) -> T:
-            if nccl is not None:
-                parts = x if rank == root else None
-                await nccl.run(call, each, lambda: nccl_requests.scatter(parts, out, root, call.size))
-                return out
-            if algorithm == "tree":
-                await trees.scatter(call, source, target, root)
-                return out
-            if source is not None:
-                await local.copy(call, target, source[rank * each : (rank + 1) * each])
-            if algorithm == "direct":
-                await trees.scatter_directly(call, source, target, root)
-            return out
-
-        def put(slot: Octets) -> None:
-            if source is not None:
-                put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            take_bytes(target, slots[root][rank * each :])
-
-        tag = tag_of("scatter", root=root, nbytes=each, backend=backend)
-        return self._begin_collective(
-            "scatter",
-            tag,
-            timeout,
-            work,
-            nbytes=each,
-            keep=(x, source, out, target),
-            path=nccl,
-            value=out,
-            meeting=None if nccl else Meeting(tag, each, root, put, take),
+            meeting=Meeting(tag, each, put=put, take=take),
         )
 
     def alltoall(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -310,7 +179,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=None if nccl else Meeting(tag, each, put=put, take=take),
+            meeting=Meeting(tag, each, put=put, take=take),
         )
 
     def _root(self, root: int) -> int:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
 from zerohop.group.collectives.meetings import Meeting
-from zerohop.group.collectives.moving import Moving
 from zerohop.group.collectives.nccl_library import check_type
 from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of
 from zerohop.group.collectives.plan import algorithm_of
+from zerohop.group.collectives.rooted import Rooted
 from zerohop.group.collectives.tags import OPERATORS, tag_of
 from zerohop.shown import shown
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reducing(Moving):
+class Reducing(Rooted):
     """Reduces arrays of NumPy and tensors of torch.
 
     A sum of floats depends on the number of ranks and on the length, but not on who comes first, and all ranks have the
@@ -84,7 +84,7 @@ class Reducing(Moving):
             keep=(source, target),
             path=nccl,
             value=result if at_root else None,
-            meeting=None if nccl else Meeting(tag, nbytes, root, source.put, take if at_root else None),
+            meeting=Meeting(tag, nbytes, root, source.put, take if at_root else None),
         )
 
     def allreduce(
@@ -133,7 +133,7 @@ class Reducing(Moving):
             keep=(source, target),
             path=nccl,
             value=result,
-            meeting=None if nccl else Meeting(tag, nbytes, put=source.put, take=take),
+            meeting=Meeting(tag, nbytes, put=source.put, take=take),
         )
 
     def reduce_scatter(
@@ -185,7 +185,7 @@ class Reducing(Moving):
             keep=(source, target),
             path=nccl,
             value=out,
-            meeting=None if nccl else Meeting(tag, nbytes, put=source.put, take=take),
+            meeting=Meeting(tag, nbytes, put=source.put, take=take),
         )
 
     def _operands(self, x: Any, out: Any, op: str, *, written: bool, nccl: bool) -> tuple[Numbers, Numbers]:
