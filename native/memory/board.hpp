@@ -2,10 +2,10 @@
 // has a slot for the bytes that the others read.
 //
 // A rank that has waited long enough leaves word of it for each rank that is not there. The rank that comes later takes
-// that word, and the two exchange messages. Exactly one of the two changes the word, so either both send one or none.
+// that word, and the two exchange messages. Exactly one of the two clears the word, so either both send one or none.
 //
-// Slots and words are there twice, for odd and for even rounds: nobody begins a round before all have come to the last
-// one, so nobody writes what another rank still reads.
+// Slots are there twice, for odd and for even rounds: nobody begins a round before all have come to the last one, so
+// nobody writes what another rank still reads. A rank settles the words that it has left before it ends its round.
 #pragma once
 
 #include <array>

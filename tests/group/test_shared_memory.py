@@ -18,6 +18,7 @@ from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from zerohop._native import BOARD_RANKS, BOARD_SLOT_BYTES
 from zerohop.group.collectives.meetings import Meetings
+from zerohop.group.collectives.operands import Numbers
 from zerohop.group.collectives.shared import Shared
 
 if TYPE_CHECKING:
@@ -113,19 +114,17 @@ def test_ranks_that_come_at_any_moment(tmp_path: Path) -> None:
 def test_the_last_result_is_read_also_if_rank_0_leaves(two: list[zh.Group], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the memory, and closes its Context as soon as it has its own result."""
     in_all(two, lambda group: group.barrier())
-    finish: Any = Meetings._finish
+    taking: Any = Meetings._take
     closing = threading.Thread(target=two[0].context.close)
 
-    async def late(meetings: Any, call: Any, meeting: Any, *arguments: Any, begun: bool) -> None:
-        def take(slots: list[Any]) -> None:
+    def late(meetings: Any, meeting: Any) -> None:
+        if meetings._rank == 1:
             first.result(PATIENCE_S)
             closing.start()
             time.sleep(patience(0.2))  # the other rank asks for its memory meanwhile, and does not get it
-            meeting.take(slots)
+        taking(meetings, meeting)
 
-        await finish(meetings, call, meeting._replace(take=take) if call.rank == 1 else meeting, *arguments, begun=begun)
-
-    monkeypatch.setattr(Meetings, "_finish", late)
+    monkeypatch.setattr(Meetings, "_take", late)
     first = two[0].allreduce(np.ones(1000))
     second = two[1].allreduce(np.ones(1000))
     assert (second.result(PATIENCE_S) == 2).all()
@@ -139,6 +138,7 @@ def test_lengths_of_one_checksum(two: list[zh.Group]) -> None:
     """A tag has 12 bits of the length, and the two would take half of what the other has for all of it."""
     in_all(two, lambda group: group.barrier())
     sums: dict[int, int] = {}
+    nbytes = other = 0
     for nbytes in range(8, 60_000, 8):
         other = sums.setdefault(zlib.crc32(nbytes.to_bytes(8, "little")) & 0xFFF, nbytes)
         if other != nbytes:
@@ -171,3 +171,82 @@ def test_a_closed_group_gives_the_memory_back(two: list[zh.Group]) -> None:
         assert algorithms(made) == {SHARED}
         for group in made:
             group.close()
+
+
+def test_a_barrier_that_is_called_as_the_ranks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do so between the two looks of its thread."""
+    with groups(tmp_path, 3) as ranks:
+        first: list[zh.Operation[Any]] = []
+        held: dict[int, bool] = {}
+
+        def read(shared: Any) -> bool:
+            if first and threading.current_thread() is threading.main_thread():
+                for operation in first:
+                    operation.result(PATIENCE_S)
+            return held[id(shared)]
+
+        monkeypatch.setattr(
+            Shared, "agreed", property(read, lambda shared, value: held.__setitem__(id(shared), value)), raising=False
+        )
+        some = [group.subgroup([0, 1, 2]) for group in ranks]
+        begun = [group.barrier() for group in some]
+        first.extend(begun)
+        in_all(some, lambda group: group.barrier())
+        in_all(some, lambda group: group.barrier())
+
+
+@pytest.mark.parametrize("fails", ["put", "take"])
+def test_a_slot_that_cannot_be_filled_or_read(two: list[zh.Group], fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Operation says so, and the other rank is told at once."""
+    in_all(two, lambda group: group.barrier())
+
+    name = "put" if fails == "put" else "reduce_bytes"
+    attempt: Any = getattr(Numbers, name)
+
+    def fail(numbers: Any, *arguments: Any) -> None:
+        if numbers.flat[0] == 7:
+            raise zh.DeviceFailed("the device has fallen off the bus")
+        attempt(numbers, *arguments)
+
+    monkeypatch.setattr(Numbers, name, fail)
+    other: zh.Operation[Any]
+    failing, other = two[0].allreduce(np.full(5, 7.0)), two[1].allreduce(np.ones(5))
+    with pytest.raises(zh.DeviceFailed):
+        failing.result(PATIENCE_S)
+    if fails == "take":  # the other rank has all that it needs
+        assert (other.result(PATIENCE_S) == 8).all()
+        other = two[1].barrier()
+    with pytest.raises(zh.PeerLost, match="rank 0: it has given up"):
+        other.result(PATIENCE_S / 2)
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_a_loss_is_told_while_another_rank_is_late(tmp_path: Path, late: int) -> None:
+    with groups(tmp_path, 4) as ranks:
+        in_all(ranks, lambda group: group.barrier())
+        waiting = [group.barrier() for group in ranks[:2]]
+        ranks[5 - late].context.close()
+        for operation in waiting:
+            with pytest.raises(zh.PeerLost) as caught:
+                operation.result(PATIENCE_S / 2)
+            assert caught.value.ranks == (5 - late,)
+
+
+DIFFERENT: dict[str, tuple[Callable[[zh.Group], Any], Callable[[zh.Group], Any]]] = {
+    "broadcast": (lambda group: group.barrier(), lambda group: group.broadcast(np.ones(1 << 17))),
+    "gather": (lambda group: group.barrier(), lambda group: group.gather(np.ones(1 << 17), np.ones(1 << 19))),
+    "longer": (
+        lambda group: group.allreduce(np.ones(BOARD_SLOT_BYTES // 8)),
+        lambda group: group.allreduce(np.ones(BOARD_SLOT_BYTES // 8 + 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_one_that_uses_messages_meanwhile(tmp_path: Path, what: str) -> None:
+    """All ranks are told, also those whose part it does not need."""
+    most, last = DIFFERENT[what]
+    with groups(tmp_path, 4) as ranks:
+        in_all(ranks, lambda group: group.barrier())
+        for operation in [*map(most, ranks[:3]), last(ranks[3])]:
+            assert isinstance(operation.exception(PATIENCE_S / 2), (zh.ProtocolError, zh.PeerLost))

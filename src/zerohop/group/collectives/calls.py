@@ -29,7 +29,7 @@ _CHOICE: Final = struct.Struct("<?qq")
 _MOST: Final = (1 << 63) - 1
 _BARRIER: Final = tag_of("barrier")
 _BARRIER_BITS: Final = int(_BARRIER)
-_MEETING: Final = Meeting(_BARRIER)
+_MEETING: Final = Meeting(_BARRIER_BITS)
 
 
 class Collectives(Explaining):

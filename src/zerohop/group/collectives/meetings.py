@@ -17,6 +17,7 @@ from zerohop._native import BOARD_SLOT_BYTES
 from zerohop.errors import PeerLost
 from zerohop.group.collectives.failed import StepsFailed, failed_by_tag
 from zerohop.group.collectives.plan import SHARED_MEMORY, algorithm_of
+from zerohop.group.collectives.steps import First, until
 from zerohop.group.collectives.tags import Failure, number_bits
 from zerohop.group.messages import GO_ON
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from zerohop._native import Board
     from zerohop.group.collectives.call import Call
     from zerohop.group.collectives.operands import Octets
-    from zerohop.group.collectives.tags import Tag
 
     # The ranks that wait for a message of this one, and whether all have come. None: all have, and nobody waits.
     Arrived: TypeAlias = "tuple[list[int], bool] | None"
@@ -36,21 +36,21 @@ T = TypeVar("T")
 # Nanoseconds for which a rank looks for the others before it waits for their messages.
 _SPIN_NS: Final = 100_000
 _ROOT_BITS: Final = 48  # above the number of bytes
-_GONE: Final = "rank 0: it has left, and taken back the memory that the ranks of the group share"
+_GONE: Final = "rank 0: the memory that the ranks of the group share is gone: it has left, or its connection was lost"
 
 
 class Meeting(NamedTuple):
     """Describes what a rank does in a meeting.
 
     Attributes:
-        tag: of the collective; its number may be missing.
+        bits: the tag of the collective, without its number.
         nbytes: as for ``algorithm_of``. The tag has only a checksum of it.
         root: the root in the tag.
         put: fills this rank's slot; None: it has nothing for the others.
         take: takes what this rank needs from the slots of all ranks; None: it needs nothing.
     """
 
-    tag: Tag
+    bits: int
     nbytes: int = 0
     root: int = 0
     put: Callable[[Octets], object] | None = None
@@ -83,64 +83,83 @@ class Meetings:
         self._know_partners(call)
         if call.abandoned:
             await call.wait(call.signal_of((self._rank + 1) % self._size))
-        begun = self._begin(meeting)
-        await self._finish(call, meeting, self._arrive(meeting, call.number, 0) if begun else None, begun=begun)
+        await self._finish(call, meeting, self._come(meeting, call.number, 0))
 
     def at_once(self, meeting: Meeting, value: T) -> Callable[[int, float | None], Any]:
         """Return what holds a meeting within a call, as ``express`` of ``_begin_collective``."""
 
         def express(number: int, _: float | None) -> Callable[[Call], Coroutine[Any, Any, T]] | None:
+            arrived: Arrived = None
+            failed: Exception | None = None
             try:
-                begun = self._begin(meeting)
-                arrived = self._arrive(meeting, number, _SPIN_NS) if begun else None
-                if begun and arrived is None:
-                    if meeting.take is not None:
-                        meeting.take(self._slots)
-                    self._board.end()
+                arrived = self._come(meeting, number, _SPIN_NS)
+                if arrived is None:
+                    self._take(meeting)
                     return None
-            except BaseException:
-                self._board.end()
-                raise
+            except Exception as error:  # noqa: BLE001 - the steps raise it, and tell the other ranks
+                failed = error
 
             async def left(call: Call) -> T:
                 self._know_partners(call)
-                await self._finish(call, meeting, arrived, begun=begun)
+                if failed is not None:
+                    raise failed
+                await self._finish(call, meeting, arrived)
                 return value
 
             return left
 
         return express
 
-    def _begin(self, meeting: Meeting) -> bool:
-        """Begin a round, and fill this rank's slot; return False if the memory was taken back."""
+    def _come(self, meeting: Meeting, number: int, spin_ns: int) -> Arrived:
+        """Begin a round, fill this rank's slot, and look for the others for so long."""
         at = self._board.begin()
         if at == 0:
-            return False
+            raise StepsFailed(PeerLost(_GONE, fix=GO_ON, ranks=(0,)), Failure.LOST, 0)
+        try:
+            self._slots = self._slots_at(at)
+            if meeting.put is not None:
+                meeting.put(self._slots[self._rank])
+            detail = meeting.root << _ROOT_BITS | meeting.nbytes
+            return self._board.arrive(meeting.bits | number_bits(number), detail, spin_ns)
+        except BaseException:
+            self._board.end()
+            raise
+
+    def _slots_at(self, at: int) -> list[Octets]:
         slots = self._sets.get(at)
         if slots is None:
             pages = (ctypes.c_uint8 * (self._size * BOARD_SLOT_BYTES)).from_address(at)
             slots = self._sets[at] = list(np.ctypeslib.as_array(pages).reshape(self._size, BOARD_SLOT_BYTES))
-        self._slots = slots
-        if meeting.put is not None:
-            meeting.put(slots[self._rank])
-        return True
+        return slots
 
-    def _arrive(self, meeting: Meeting, number: int, spin_ns: int) -> Arrived:
-        detail = meeting.root << _ROOT_BITS | meeting.nbytes
-        return self._board.arrive(int(meeting.tag) | number_bits(number), detail, spin_ns)
-
-    async def _finish(self, call: Call, meeting: Meeting, arrived: Arrived, *, begun: bool) -> None:
+    async def _finish(self, call: Call, meeting: Meeting, arrived: Arrived) -> None:
+        """Wait for those who are late, and end the round."""
         try:
-            if not begun:
-                raise StepsFailed(PeerLost(_GONE, fix=GO_ON, ranks=(0,)), Failure.LOST, 0)
             if arrived is not None:
-                waiting, all_here = arrived
-                pairs = waiting if all_here else waiting + self._board.leave_word()
-                signals = [call.signal(rank) for rank in pairs]
-                await call.wait(*[call.signal_of(rank) for rank in pairs], *signals)
-            differing = self._board.differing()
-            if differing is not None:
-                raise failed_by_tag(call.tag, *differing)
+                await self._wait(call, *arrived)
+        except BaseException:
+            self._board.end()
+            raise
+        self._take(meeting)
+
+    async def _wait(self, call: Call, waiting: list[int], all_here: bool) -> None:
+        """Exchange signals with those who wait and those who are not here; the first failure ends this."""
+        ranks = waiting if all_here else waiting + self._board.leave_word()
+        receives, sends = [call.signal_of(rank) for rank in ranks], [call.signal(rank) for rank in ranks]
+        while receives:
+            if len(receives) > 1:
+                await until(First([each.operation for each in receives]))
+            ended = [each for each in receives if each.operation.done()]
+            await call.wait(*(ended or receives))
+            receives = [each for each in receives if ended and each not in ended]
+        await call.wait(*sends)
+        differing = self._board.differing()
+        if differing is not None:
+            raise failed_by_tag(call.tag, *differing)
+
+    def _take(self, meeting: Meeting) -> None:
+        """Take what this rank needs, and end the round."""
+        try:
             if meeting.take is not None:
                 meeting.take(self._slots)
         finally:

@@ -79,7 +79,7 @@ class Moving(Delegating):
             keep=(x, view),
             path=nccl,
             value=x,
-            meeting=Meeting(tag, view.nbytes, root, put if at_root else None, None if at_root else take),
+            meeting=Meeting(int(tag), view.nbytes, root, put if at_root else None, None if at_root else take),
         )
 
     def allgather(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -130,7 +130,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(tag, each, put=put, take=take),
+            meeting=Meeting(int(tag), each, put=put, take=take),
         )
 
     def alltoall(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -179,7 +179,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(tag, each, put=put, take=take),
+            meeting=Meeting(int(tag), each, put=put, take=take),
         )
 
     def _root(self, root: int) -> int:

@@ -115,12 +115,12 @@ class Ordered(Messaging):
         if self._short is None:
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
             self._nothing = self._short[:0]
-        meetings = self._shared.meetings
+        agreed, meetings = self._shared.agreed, self._shared.meetings  # in this order
         if path is not None:  # NCCL does the work
             meeting = None
         if meetings is not None and meeting is not None and fits(kind, meeting, self.size):
             express = meetings.at_once(meeting, value)
-        elif not self._shared.agreed:
+        elif not agreed:
             express = None
         turns = self._turns
         taken: list[int] = []

@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Reducing(Rooted):
     """Reduces arrays of NumPy and tensors of torch.
 
-    A sum of floats depends on the number of ranks and on the length, but not on who comes first, and all ranks have the
-    same bits.
+    A sum of floats depends on the number of ranks, on the length, and on whether all are on one host, but not on who
+    comes first, and all ranks have the same bits.
     """
 
     def reduce(
@@ -84,7 +84,7 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=result if at_root else None,
-            meeting=Meeting(tag, nbytes, root, source.put, take if at_root else None),
+            meeting=Meeting(int(tag), nbytes, root, source.put, take if at_root else None),
         )
 
     def allreduce(
@@ -133,7 +133,7 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=result,
-            meeting=Meeting(tag, nbytes, put=source.put, take=take),
+            meeting=Meeting(int(tag), nbytes, put=source.put, take=take),
         )
 
     def reduce_scatter(
@@ -185,7 +185,7 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=out,
-            meeting=Meeting(tag, nbytes, put=source.put, take=take),
+            meeting=Meeting(int(tag), nbytes, put=source.put, take=take),
         )
 
     def _operands(self, x: Any, out: Any, op: str, *, written: bool, nccl: bool) -> tuple[Numbers, Numbers]:

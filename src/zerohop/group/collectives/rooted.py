@@ -87,7 +87,7 @@ class Rooted(Moving):
             keep=(x, source, out, target),
             path=nccl,
             value=out if rank == root else None,
-            meeting=Meeting(tag, each, root, put, take),
+            meeting=Meeting(int(tag), each, root, put, take),
         )
 
     def scatter(
@@ -149,5 +149,5 @@ class Rooted(Moving):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(tag, each, root, put, take),
+            meeting=Meeting(int(tag), each, root, put, take),
         )

@@ -50,6 +50,7 @@ class Shared:
         self._offer = offer
         self._reach = reach
         self._kept: object = None
+        self._closed = False
 
     async def carry_out(
         self, work: Callable[[Call], Coroutine[Any, Any, T]], meeting: Meeting | None, value: T, call: Call
@@ -58,36 +59,47 @@ class Shared:
         if not self.agreed:
             await self._agree(call)
         meetings = self.meetings
-        if meeting is None or meetings is None or not fits(call.kind, meeting, self._size):
+        if meetings is None:
+            return await work(call)
+        if meeting is None or not fits(call.kind, meeting, self._size):
+            # Some of them may call one that is a meeting, and would wait for all.
+            call.partners.update(self._others())
             return await work(call)
         await meetings.hold(call, meeting)
         return value
 
     def close(self) -> None:
         """Let go of the memory."""
-        self.agreed, self.meetings, self._kept = True, None, None
+        self._closed = True
+        self.meetings = self._kept = None
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self._size) if rank != self._rank]
 
     async def _agree(self, call: Call) -> None:
         """Find out, as the first steps of a group's first collective: rank 0 has the memory, and the others map it."""
-        call.partners.update(rank for rank in range(self._size) if rank != self._rank)
+        call.partners.update(self._others())
         octets, view = call.scratch.take(_HANDLE_BYTES + self._size)
         octets.fill(0)
-        memory: Any = None
+        found: tuple[Any, object] | None = None
         if self._rank == 0 and not call.abandoned:
-            memory = self._offered(octets)
+            found = self._offered(octets)
         await trees.broadcast(call, view[:_HANDLE_BYTES], 0)
         if self._rank != 0:
-            memory = await self._mapped(octets, call.left_s)
+            found = await self._mapped(octets, call.left_s)
         mine = slice(_HANDLE_BYTES + self._rank, _HANDLE_BYTES + self._rank + 1)
-        octets[mine] = memory is not None
+        octets[mine] = found is not None
         await pairs.allgather(call, view[mine], view[_HANDLE_BYTES:])
-        if octets[_HANDLE_BYTES:].all():
+        if found is not None and octets[_HANDLE_BYTES:].all():
+            memory, self._kept = found
             self.meetings = Meetings(Board(memory, self._size, self._rank), self._rank, self._size)
-        else:
-            self._kept = None
+        # The last, as other threads look at this first.
         self.agreed = True
+        if self._closed:
+            self.close()
 
-    def _offered(self, octets: Octets) -> Any:
+    def _offered(self, octets: Octets) -> tuple[Any, object] | None:
+        """Return what a Board is made of, and what keeps it there; None: there is none."""
         try:
             memory, handle = self._offer(Board.bytes_for(self._size))
         except ZerohopError:  # there is no such memory, and messages do without
@@ -97,10 +109,10 @@ class Shared:
             return None
         text = len(named).to_bytes(_LENGTH_BYTES, "little") + named
         octets[: len(text)] = np.frombuffer(text, np.uint8)
-        self._kept = memory
-        return region_of(memory)
+        return region_of(memory), memory
 
-    async def _mapped(self, octets: Octets, left_s: float) -> Any:
+    async def _mapped(self, octets: Octets, left_s: float) -> tuple[Any, object] | None:
+        """Return the same of what rank 0 has offered."""
         length = int.from_bytes(octets[:_LENGTH_BYTES].tobytes(), "little")
         if length == 0:
             return None
@@ -109,10 +121,6 @@ class Shared:
             operation = self._reach(RemoteBuffer.from_bytes(named), left_s)
             if not operation.done():
                 await until(operation)
-            found = operation.result(0)
+            return operation.result(0)
         except ZerohopError:  # the other ranks are told that this one does not have it
             return None
-        if found is None:
-            return None
-        reached, self._kept = found
-        return reached

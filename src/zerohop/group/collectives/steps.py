@@ -5,12 +5,11 @@ The steps are a coroutine that waits for nothing but ``until(...)``.
 
 from __future__ import annotations
 
-import sys
 import time
 import types
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from zerohop.core.face import Operation, all_ended
+from zerohop.core.face import Operation, all_ended, on_event_loop
 from zerohop.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Steps(Generic[T]):
 
     def begin(self) -> bool:
         """Go on until something is to be waited for; tell whether all steps are done. They may raise."""
-        patient = self._patient and not _on_event_loop()
+        patient = self._patient and not on_event_loop()
         ends = time.monotonic() + _STAY_S
         try:
             while True:
@@ -93,6 +92,8 @@ class Steps(Generic[T]):
                 if isinstance(request, Turn):
                     continue
                 if isinstance(request, (Settled, First)):
+                    if patient and isinstance(request, First) and time.monotonic() < ends:
+                        _ended_soon(request.operations[0])
                     if not request.done:
                         return False
                 elif not request.done() and not (patient and time.monotonic() < ends and _ended_soon(request)):
@@ -185,8 +186,3 @@ def _ended_soon(operation: Operation[Any]) -> bool:
         if not operation.done() or isinstance(error, KeyboardInterrupt):
             raise
     return operation.done()
-
-
-def _on_event_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - documented, and quick
