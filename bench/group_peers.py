@@ -249,7 +249,8 @@ def run(library: str, python: str) -> list[dict[str, Any]]:
                 process.wait()
     lines = [line for out, _ in ended for line in out.splitlines() if line.startswith("ROWS ")]
     if not lines:
-        print(f"{library} is left out: {ended[0][1].strip()[-300:]}", file=sys.stderr)
+        said = ended[0][1].strip().splitlines() or ["it said nothing"]
+        print(f"{library} is left out: {said[-1]}", file=sys.stderr)
         return []
     rows: list[dict[str, Any]] = json.loads(lines[0].removeprefix("ROWS "))
     return rows

@@ -4,16 +4,20 @@
 #include "base/sync.hpp"
 
 #include <sched.h>
+#include <thread>
 
 namespace zerohop {
 
 namespace {
 
-// Looks before a waiting rank lets others have its processor: a rank that comes at the same time is there by then, and
-// one that shares the processor never would be.
+// Looks before a waiting rank lets others have its processor: a rank that comes at the same time is there by then.
+// Where ranks share processors, it may be one that waits for this one's.
 constexpr int kLooks = 200;
 
 } // namespace
+
+Board::Board(size_t ranks, size_t rank)
+    : ranks_(ranks), rank_(rank), looks_(ranks <= std::thread::hardware_concurrency() ? kLooks : 0) {}
 
 size_t Board::bytes_for(size_t ranks) {
     return ranks * (sizeof(Place) + kRounds * kSlotBytes);
@@ -44,7 +48,7 @@ bool Board::await_all(std::byte* memory, uint64_t spin_ns) const {
     int looks = 0;
     for (size_t other = 0; other < ranks_; ++other) {
         while (!has_come(memory, other)) {
-            if (++looks < kLooks && spin_ns != 0) {
+            if (++looks < looks_ && spin_ns != 0) {
                 cpu_pause();
                 continue;
             }

@@ -27,7 +27,7 @@ public:
     // The bytes that a board of so many ranks takes, which are zero at first.
     [[nodiscard]] static size_t bytes_for(size_t ranks);
 
-    Board(size_t ranks, size_t rank) : ranks_(ranks), rank_(rank) {}
+    Board(size_t ranks, size_t rank);
 
     // Begins this rank's next round. The memory is passed to each call, as it may be reached at another address later.
     void begin() { round_ = round_ == UINT32_MAX ? kRounds : round_ + 1; }
@@ -67,6 +67,7 @@ private:
 
     size_t ranks_;
     size_t rank_;
+    int looks_;
     uint32_t round_ = 0; // never 0 once it has begun; nobody is two rounds ahead, so that it can begin anew
 };
 

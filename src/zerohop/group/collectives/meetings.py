@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Nanoseconds for which a rank looks for the others before it waits for their messages.
-_SPIN_NS: Final = 100_000
+_SPIN_NS: Final = 300_000
 _ROOT_BITS: Final = 48  # above the number of bytes
 _GONE: Final = "rank 0: the memory that the ranks of the group share is gone: it has left, or its connection was lost"
 

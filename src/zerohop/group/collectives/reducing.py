@@ -106,13 +106,14 @@ class Reducing(Rooted):
         nccl = self._by_nccl(backend, x=x, out=out)
         source, target = self._operands(x, out, op, written=True, nccl=nccl is not None)
         nbytes = source.view.nbytes
-        algorithm = algorithm_of("allreduce", nbytes, self.size)  # by messages
         result: Any = x if out is None else out
 
         async def work(call: Call) -> T:
             if nccl is not None:
                 await nccl.run(call, nbytes, lambda: nccl_requests.allreduce(x, result, op))
-            elif algorithm == "doubling":
+                return result  # type: ignore[no-any-return]  # out is of the type of x
+            algorithm = algorithm_of("allreduce", nbytes, call.size)
+            if algorithm == "doubling":
                 await pairs.allreduce(call, op, source, target)
             elif algorithm == "ring":
                 await rings.allreduce(call, op, source, target)

@@ -8,6 +8,7 @@ stands for a failure: 4 bits of why and 16 bits of a rank follow.
 from __future__ import annotations
 
 import enum
+import functools
 import zlib
 from typing import Final, NamedTuple
 
@@ -100,6 +101,7 @@ class Tag(NamedTuple):
         return Failure(why) if why in _FAILURES else Failure.OTHER, bits & 0xFFFF
 
 
+@functools.lru_cache(maxsize=256)
 def tag_of(
     kind: str, operator: str = "sum", type_name: str = "", root: int = 0, nbytes: int = 0, backend: str = "zerohop"
 ) -> Tag:
