@@ -23,10 +23,12 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("way", "package"), [("numba", "numba_cuda"), ("torch", "torch"), ("warp", "cupy")])
+@pytest.mark.parametrize(("way", "package"), [("numba", "numba.cuda"), ("torch", "torch"), ("warp", "cupy")])
 @pytest.mark.parametrize("mode", ["peer", "proxy"])
 def test_kernels_of_other_compilers(way: str, package: str, mode: str) -> None:
-    pytest.importorskip(package)
+    module = pytest.importorskip(package)
+    if way == "numba" and not hasattr(module, "CUSource"):
+        pytest.skip("this numba-cuda links no sources: it is too old")
     assert run(sys.executable, "-m", "device.one_process", way, mode).endswith("ok\n")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from zerohop.group.collectives.nccl_library import check_type
 from zerohop.group.collectives.operands import check_order, is_tensor, numbers_of
-from zerohop.group.collectives.plan import KINDS, OF_PARTS, algorithm_of, pieces_in
+from zerohop.group.collectives.plan import KINDS, OF_PARTS, SHARED_MEMORY, algorithm_of, pieces_in
 from zerohop.group.collectives.reducing import Reducing, check_operator
 from zerohop.shown import shown
 
@@ -30,7 +30,8 @@ class CollectiveExplanation(NamedTuple):
             it there; ``"copy"`` if there is one rank. Empty: NCCL chooses it.
         pieces: into how many pieces each block between two ranks is cut, so that transfer and reduction overlap; 0 if
             NCCL decides it.
-        reduces: what computes: ``"numpy"``, ``"torch on cuda:0"``, ``"nccl on cuda:0"``; empty if nothing is computed.
+        reduces: what computes: on the host ``"numpy"`` or ``"torch"``; on a GPU ``"torch on cuda:0"`` or
+            ``"nccl on cuda:0"``; empty if nothing is computed.
         device: where ``x`` is; empty without one.
         nbytes: bytes of ``x``.
         over: each other rank, and the provider of the lane that messages to it take; empty if it is not connected yet.
@@ -119,6 +120,8 @@ class Explaining(Reducing):
         pieces = pieces_in(kind, each, self.size, algorithm)
         if self.size == 1:
             reduces = ""
+        elif reduces and algorithm == SHARED_MEMORY:
+            reduces = reduces.partition(" on ")[0]  # the host does, for few elements of a GPU as well
         return self._explained(kind, backend, algorithm, pieces, reduces, view.device, view.nbytes)
 
     def _explained(

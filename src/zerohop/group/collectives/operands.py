@@ -62,7 +62,7 @@ class Numbers:
 
     def reduce(self, operator: str, first: Numbers, second: Numbers) -> None:
         """Set the elements to those of ``first`` with those of ``second``, either of which they may be."""
-        self._reduce(operator, first.flat, second.flat)
+        _reduce(self.flat, operator, first.flat, second.flat)
 
     def put(self, octets: Octets) -> None:
         """Copy the elements into memory of the host, as bytes."""
@@ -73,25 +73,19 @@ class Numbers:
             here.copy_(self.flat)
 
     def reduce_bytes(self, operator: str, parts: list[Octets]) -> None:
-        """Set the elements to those of all parts, which are bytes of the host; the first comes first."""
-        result: Any = None
-        for part in parts:
-            there = self._elements_in(part)
-            if not isinstance(there, np.ndarray):
-                there = there.to(self.flat.device)
-            if result is not None:
-                self._reduce(operator, result, there)
-                there = self.flat
-            result = there
+        """Set the elements to those of all parts, which are bytes of the host; the first comes first.
 
-    def _reduce(self, operator: str, first: Any, second: Any) -> None:
-        if isinstance(self.flat, np.ndarray):
-            with np.errstate(all="ignore"):
-                _OF_NUMPY[operator](first, second, out=self.flat)
-        else:
-            import torch
-
-            getattr(torch, _OF_TORCH[operator])(first, second, out=self.flat)
+        The host computes, also for elements of a GPU: they are few, and each part would take a copy and a kernel.
+        """
+        here = self.flat
+        first, *others = map(self._elements_in, parts)
+        if not isinstance(here, np.ndarray) and here.device.type != "cpu":
+            here = first.new_empty(first.shape)
+        for other in others:
+            _reduce(here, operator, first, other)
+            first = here
+        if here is not self.flat:
+            self.flat.copy_(here)
             synchronize(self.flat)
 
     def _elements_in(self, octets: Octets) -> Any:
@@ -109,6 +103,17 @@ class Numbers:
             return Numbers(array.view(self.flat.dtype), view, self.itemsize, self.dtype)
         flat = self.flat.new_empty(count)
         return Numbers(flat, scratch.view_of(flat), self.itemsize, self.dtype)
+
+
+def _reduce(out: Any, operator: str, first: Any, second: Any) -> None:
+    if isinstance(out, np.ndarray):
+        with np.errstate(all="ignore"):
+            _OF_NUMPY[operator](first, second, out=out)
+    else:
+        import torch
+
+        getattr(torch, _OF_TORCH[operator])(first, second, out=out)
+        synchronize(out)
 
 
 def numbers_of(name: str, x: Any, operator: str, view_of: Callable[[Local], Memory | View]) -> Numbers:
