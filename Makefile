@@ -163,10 +163,14 @@ bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL bes
 		$(BIN)/python -m bench.peers --json $$results.json --plot $$results.png
 	@$(BIN)/python scripts/peers_page.py write
 
-.PHONY: wheel docs clean
+.PHONY: wheel wheels docs clean
 wheel: ## the wheel, in dist/, checked against its size limit
 	@$(SETUP)
 	@scripts/wheel.sh
+
+wheels: ## a wheel for PyPI, in dist/, for this version of Python; tried where no compiler is
+	@$(SETUP) wheels
+	@scripts/wheels.sh
 
 docs: ## check that the documentation's links and programs hold
 	@$(SETUP) test
