@@ -2,6 +2,7 @@
 // dropped.
 #include "raw_peer.hpp"
 
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -285,35 +286,52 @@ TEST_CASE("notification queues: a raw peer names any queue") {
     }
 }
 
+namespace {
+
+constexpr Outcome kEnd{Status::closed, Reason::owner_closed};
+constexpr size_t kBytes = 4 << 20;
+
+// Ends a group while a write of it and one of another group are in flight. Returns false, and shows nothing, if the
+// first had moved its bytes before: the pollers are stopped, but not the threads beside them that carry flows.
+bool ends_in_flight(Pair& pair, const Reach& reach, OperationGroup& group) {
+    OperationGroup others;
+    Posted mine;
+    Posted theirs;
+    {
+        const Stopped peer(pair.b);
+        const Stopped self(pair.a);
+        Request write = request(Kind::write, 0, 0, kBytes);
+        write.group = &group;
+        mine = post(pair.a, reach.route, write);
+        write.group = &others;
+        theirs = post(pair.a, reach.route, write);
+        REQUIRE(mine.what == Posted::What::posted);
+        REQUIRE(theirs.what == Posted::What::posted);
+        pair.a.engine->end_group(group, kEnd);
+        CHECK(mine.op->done());
+        CHECK((!theirs.op->done() || theirs.op->status() == Status::ok));
+    }
+    CHECK(pair.a.wait(theirs) == kOk);
+    const Outcome ended{mine.op->status(), mine.op->reason()};
+    CHECK((ended == kEnd || ended == kOk));
+    return ended == kEnd;
+}
+
+} // namespace
+
 TEST_CASE("operation group: of an engine, in flight and posted later, over every path") {
     for (const Path& path : every_path()) {
         CAPTURE(path.name);
         Pair pair(path.provider);
-        constexpr size_t kBytes = 4 << 20;
         const Reach reach = pair.reach(kBytes, path.local, path.remote, path.mapped);
-        OperationGroup group;
-        OperationGroup others;
-        constexpr Outcome kEnd{Status::closed, Reason::owner_closed};
-        Posted mine;
-        Posted theirs;
-        {
-            const Stopped peer(pair.b);
-            const Stopped self(pair.a);
-            Request write = request(Kind::write, 0, 0, kBytes);
-            write.group = &group;
-            mine = post(pair.a, reach.route, write);
-            write.group = &others;
-            theirs = post(pair.a, reach.route, write);
-            REQUIRE(mine.what == Posted::What::posted);
-            REQUIRE(theirs.what == Posted::What::posted);
-            pair.a.engine->end_group(group, kEnd);
-            CHECK(mine.op->done());
-            CHECK(Outcome{mine.op->status(), mine.op->reason()} == kEnd);
-            CHECK_FALSE(theirs.op->done());
+        const bool has_flows = path.provider.ends_with("flows");
+        auto group = std::make_unique<OperationGroup>();
+        while (!ends_in_flight(pair, reach, *group)) {
+            REQUIRE(has_flows);
+            group = std::make_unique<OperationGroup>();
         }
-        CHECK(pair.a.wait(theirs) == kOk);
         Request late = request(Kind::write, 0, 0, kBytes);
-        late.group = &group;
+        late.group = group.get();
         CHECK(run(pair.a, reach.route, late) == kEnd);
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 64)) == kOk);
         CHECK(eventually([&] { return reach.local->pins() == 0; }));
