@@ -16,7 +16,8 @@ import zerohop as zh
 from support.groups import groups
 from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
-from zerohop._native import BOARD_RANKS, BOARD_SLOT_BYTES
+from zerohop._native import BOARD_RANKS, BOARD_SLOT_BYTES, Board
+from zerohop.group.collectives import shared
 from zerohop.group.collectives.meetings import Meetings
 from zerohop.group.collectives.operands import Numbers
 from zerohop.group.collectives.shared import Shared
@@ -54,18 +55,33 @@ def test_one_that_has_no_memory(tmp_path: Path, fails: str, monkeypatch: pytest.
     """All ranks then use messages."""
     attempt: Any = getattr(Shared, fails)
 
-    def refuse(shared: Any, *arguments: Any) -> Any:
+    def refuse(itself: Any, *arguments: Any) -> Any:
         async def nothing() -> None:
             return None
 
         if fails == "_offered":
             return None
-        return nothing() if shared._rank == 2 else attempt(shared, *arguments)
+        return nothing() if itself._rank == 2 else attempt(itself, *arguments)
 
     monkeypatch.setattr(Shared, fails, refuse)
     with groups(tmp_path, 4) as ranks:
         for _ in range(3):
             assert all(value[0] == 4 for value in in_all(ranks, lambda group: group.allreduce(np.ones(5))))
+        assert algorithms(ranks) == {"dissemination"}
+
+
+def test_one_whose_memory_is_taken_back_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks then use messages."""
+
+    class Lost(Board):
+        def __init__(self, memory: Any, ranks: int, rank: int) -> None:
+            if rank == 1:
+                raise ValueError("a board needs memory of the host")
+            super().__init__(memory, ranks, rank)
+
+    monkeypatch.setattr(shared, "Board", Lost)
+    with groups(tmp_path, 3) as ranks:
+        assert all(value[0] == 3 for value in in_all(ranks, lambda group: group.allreduce(np.ones(5))))
         assert algorithms(ranks) == {"dissemination"}
 
 
@@ -179,14 +195,14 @@ def test_a_barrier_that_is_called_as_the_ranks_agree(tmp_path: Path, monkeypatch
         first: list[zh.Operation[Any]] = []
         held: dict[int, bool] = {}
 
-        def read(shared: Any) -> bool:
+        def read(itself: Any) -> bool:
             if first and threading.current_thread() is threading.main_thread():
                 for operation in first:
                     operation.result(PATIENCE_S)
-            return held[id(shared)]
+            return held[id(itself)]
 
         monkeypatch.setattr(
-            Shared, "agreed", property(read, lambda shared, value: held.__setitem__(id(shared), value)), raising=False
+            Shared, "agreed", property(read, lambda itself, value: held.__setitem__(id(itself), value)), raising=False
         )
         some = [group.subgroup([0, 1, 2]) for group in ranks]
         begun = [group.barrier() for group in some]

@@ -81,7 +81,7 @@ class Shared:
         call.partners.update(self._others())
         octets, view = call.scratch.take(_HANDLE_BYTES + self._size)
         octets.fill(0)
-        found: tuple[Any, object] | None = None
+        found: tuple[Board, object] | None = None
         if self._rank == 0 and not call.abandoned:
             found = self._offered(octets)
         await trees.broadcast(call, view[:_HANDLE_BYTES], 0)
@@ -91,15 +91,15 @@ class Shared:
         octets[mine] = found is not None
         await pairs.allgather(call, view[mine], view[_HANDLE_BYTES:])
         if found is not None and octets[_HANDLE_BYTES:].all():
-            memory, self._kept = found
-            self.meetings = Meetings(Board(memory, self._size, self._rank), self._rank, self._size)
+            board, self._kept = found
+            self.meetings = Meetings(board, self._rank, self._size)
         # The last, as other threads look at this first.
         self.agreed = True
         if self._closed:
             self.close()
 
-    def _offered(self, octets: Octets) -> tuple[Any, object] | None:
-        """Return what a Board is made of, and what keeps it there; None: there is none."""
+    def _offered(self, octets: Octets) -> tuple[Board, object] | None:
+        """Return a board, and what keeps its memory; None: there is none."""
         try:
             memory, handle = self._offer(Board.bytes_for(self._size))
         except ZerohopError:  # there is no such memory, and messages do without
@@ -109,10 +109,10 @@ class Shared:
             return None
         text = len(named).to_bytes(_LENGTH_BYTES, "little") + named
         octets[: len(text)] = np.frombuffer(text, np.uint8)
-        return region_of(memory), memory
+        return Board(region_of(memory), self._size, self._rank), memory
 
-    async def _mapped(self, octets: Octets, left_s: float) -> tuple[Any, object] | None:
-        """Return the same of what rank 0 has offered."""
+    async def _mapped(self, octets: Octets, left_s: float) -> tuple[Board, object] | None:
+        """Return the same in the memory that rank 0 has offered."""
         length = int.from_bytes(octets[:_LENGTH_BYTES].tobytes(), "little")
         if length == 0:
             return None
@@ -121,6 +121,7 @@ class Shared:
             operation = self._reach(RemoteBuffer.from_bytes(named), left_s)
             if not operation.done():
                 await until(operation)
-            return operation.result(0)
-        except ZerohopError:  # the other ranks are told that this one does not have it
+            found = operation.result(0)
+            return None if found is None else (Board(found[0], self._size, self._rank), found[1])
+        except (ZerohopError, ValueError):  # it is not mapped, or not any more, and the other ranks are told
             return None
