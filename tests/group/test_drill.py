@@ -113,6 +113,8 @@ def must_fail(drill: Drill, rank: int) -> bool:
     if drill.phase == "before":
         # The handle of memory has an address, where the victim can still be reached.
         return (drill.what, drill.failure) != ("fetch_add", "cut")
+    if (drill.what, drill.phase, drill.provider) == ("barrier", "middle", "shm"):
+        return False  # the victim has come, which is all that a meeting in shared memory needs of it
     if drill.phase == "middle":
         return not OPERATIONS[drill.what].collective or rank in NEED_ITS_LATER_STEPS.get(drill.what, ())
     return False

@@ -62,7 +62,10 @@ def expect_no_more_memory(before: dict[str, int]) -> None:
         now = held_kib()
         return now["VmPin"] <= before["VmPin"] and all(now[each] <= before[each] + SPARE_KIB for each in now)
 
-    eventually(is_back, f"memory is held: {before} before")
+    try:
+        eventually(is_back, "")
+    except AssertionError:
+        raise AssertionError(f"memory is held: {held_kib()}, and {before} before") from None
 
 
 class Killing:
