@@ -168,7 +168,7 @@ wheel: ## the wheel, in dist/, checked against its size limit
 	@$(SETUP)
 	@scripts/wheel.sh
 
-wheels: ## a wheel for PyPI, in dist/, for this version of Python; tried where no compiler is
+wheels: ## a wheel for PyPI, in dist/, for this version of Python; tried in an environment without a compiler in its PATH
 	@$(SETUP) wheels
 	@scripts/wheels.sh
 

@@ -13,8 +13,8 @@ fail() {
     echo "zerohop: $*" >&2
     exit 1
 }
-[ "$(uname -m)" = x86_64 ] || fail "wheels are built, and tried, on x86-64 alone"
-rm -rf "$root" dist
+[ "$(uname -m)" = x86_64 ] || fail "wheels for PyPI are built, and tried, on x86-64 alone. Fix: make wheel"
+rm -rf "$root"
 mkdir -p "$root/bin" "$root/include" "$root/raw"
 for language in cc c++; do
     printf '#!/bin/sh\nexec "%s" -m ziglang %s -target x86_64-linux-gnu.%s -isystem "%s" "$@"\n' \
@@ -32,6 +32,7 @@ for folder in /usr/include/x86_64-linux-gnu/python*; do
     [ -e "$folder" ] && mkdir -p "$root/include/x86_64-linux-gnu" && ln -s "$folder" "$root/include/x86_64-linux-gnu/"
 done
 uring=$(c++ -print-file-name=liburing.a)
+[ -e "$uring" ] || fail "liburing.a is missing. Fix: apt-get install -y liburing-dev"
 
 CC=$root/bin/zig-cc CXX=$root/bin/zig-c++ scripts/progress.sh "$root/build.log" "building a wheel for $platform" \
     python -m pip wheel -v --no-build-isolation --no-deps --wheel-dir "$root/raw" \
@@ -39,8 +40,8 @@ CC=$root/bin/zig-cc CXX=$root/bin/zig-c++ scripts/progress.sh "$root/build.log" 
     --config-settings=cmake.define.VERBS_INCLUDE_DIR="$root/include" \
     --config-settings=cmake.define.URING_INCLUDE_DIR="$root/include" \
     --config-settings=cmake.define.URING_LIBRARY="$uring" .
-scripts/progress.sh "$root/repair.log" "checking what it needs" auditwheel repair --plat "$platform" -w dist "$root"/raw/*.whl
-wheel=$(echo dist/*.whl)
+scripts/progress.sh "$root/repair.log" "checking what it needs" auditwheel repair --plat "$platform" -w "$root/fixed" "$root"/raw/*.whl
+wheel=$(echo "$root"/fixed/*.whl)
 python scripts/check_wheel.py "$wheel"
 
 # PATH has no compiler here, and nothing of this checkout.
@@ -55,4 +56,9 @@ for command in info doctor demo; do
         fail "zerohop $command failed, see $root/$command.log"
     }
 done
-! grep -h "this build of zerohop has no" "$root/info.log" "$root/doctor.log" >&2 || fail "the wheel lacks that"
+if grep "this build of zerohop has no" info.log >&2; then
+    fail "the wheel lacks that"
+fi
+cd - >/dev/null
+mkdir -p dist
+cp "$wheel" dist/

@@ -27,7 +27,7 @@ class PyBoard {
 public:
     PyBoard(nb::handle memory, size_t ranks, size_t rank) : target_(Target::of(memory)), board_(ranks, rank) {
         if (ranks == 0 || ranks > Board::kMostRanks || rank >= ranks) {
-            throw nb::value_error("a board has at most 16 ranks");
+            throw nb::value_error("ranks are 1 to 16, and rank is one of them");
         }
         Place place;
         if (!target_.pin(place).ok() || place.host == nullptr || place.nbytes < Board::bytes_for(ranks)) {

@@ -1,4 +1,4 @@
-"""Declares the services that a face adds to its Context, and that rpc.py calls, and calls those of a peer.
+"""Declares the services that a face adds to its Context, which rpc.py calls. Calls those of a peer.
 
 This is a file of its own because `import zerohop` needs it, and needs no asyncio, which rpc.py imports.
 """

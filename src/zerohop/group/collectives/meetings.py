@@ -36,7 +36,7 @@ T = TypeVar("T")
 # Nanoseconds for which a rank looks for the others before it waits for their messages.
 _SPIN_NS: Final = 300_000
 _ROOT_BITS: Final = 48  # above the number of bytes
-_GONE: Final = "rank 0: the memory that the ranks of the group share is gone: it has left, or its connection was lost"
+_GONE: Final = "rank 0: it has left, or its connection was lost, and the memory that the ranks share is gone with it"
 
 
 class Meeting(NamedTuple):
@@ -81,7 +81,7 @@ class Meetings:
             StepsFailed: as ``Call.wait``.
         """
         self._know_partners(call)
-        if call.abandoned:
+        if call.abandoned:  # this posts nothing, and raises
             await call.wait(call.signal_of((self._rank + 1) % self._size))
         await self._finish(call, meeting, self._come(meeting, call.number, 0))
 

@@ -115,7 +115,7 @@ class Ordered(Messaging):
         if self._short is None:
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
             self._nothing = self._short[:0]
-        agreed, meetings = self._shared.agreed, self._shared.meetings  # in this order
+        agreed, meetings = self._shared.agreed, self._shared.meetings  # in this order: see _agree
         if path is not None:  # NCCL does the work
             meeting = None
         if meetings is not None and meeting is not None and fits(kind, meeting, self.size):

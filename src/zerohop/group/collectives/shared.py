@@ -62,7 +62,7 @@ class Shared:
         if meetings is None:
             return await work(call)
         if meeting is None or not fits(call.kind, meeting, self._size):
-            # Some of them may call one that is a meeting, and would wait for all.
+            # Other ranks may call a meeting, which waits for all ranks. They are told if this fails.
             call.partners.update(self._others())
             return await work(call)
         await meetings.hold(call, meeting)
@@ -93,7 +93,7 @@ class Shared:
         if found is not None and octets[_HANDLE_BYTES:].all():
             board, self._kept = found
             self.meetings = Meetings(board, self._rank, self._size)
-        # The last, as other threads look at this first.
+        # Set last: other threads read it before `meetings`.
         self.agreed = True
         if self._closed:
             self.close()
@@ -112,7 +112,7 @@ class Shared:
         return Board(region_of(memory), self._size, self._rank), memory
 
     async def _mapped(self, octets: Octets, left_s: float) -> tuple[Board, object] | None:
-        """Return the same in the memory that rank 0 has offered."""
+        """Map what rank 0 has offered; return what ``_offered`` does."""
         length = int.from_bytes(octets[:_LENGTH_BYTES].tobytes(), "little")
         if length == 0:
             return None
