@@ -19,6 +19,7 @@ from support.peer import Peer, _PipeJob
 from support.relay import Relay
 from zerohop.group import CompletionList, FolderStore
 from zerohop.group.collectives.call import Call
+from zerohop.group.collectives.meetings import Meetings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,11 +187,17 @@ def _play_until_it_waits(what: str, group: zh.Group, memory: Memory) -> None:
             call.signal(to)
         await stand_still()
 
+    def take(*_: Any) -> None:
+        there.set()
+        never.wait()
+
     # This process does nothing else any more.
     for method, name in ((stand_still, "wait"), (exchange, "exchange"), (exchange_signals, "exchange_signals")):
         setattr(Call, name, method)
     # A barrier would go on in its caller's thread when the survivors' signals are there already.
     setattr(zh.Group, "_signal_at_once", lambda *_: False)  # noqa: B010  it is not ours
+    # And a meeting would end there, if the survivors have come.
+    setattr(Meetings, "_take", take)  # noqa: B010  it is not ours
     play = OPERATIONS[what].play
     assert play is not None
     threading.Thread(target=play, args=(group, memory, None), daemon=True).start()
