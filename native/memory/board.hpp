@@ -52,7 +52,7 @@ private:
         // The round that the rank has come to, above the tag of what it does there.
         alignas(kLine) std::array<std::atomic<uint64_t>, kRounds> come;
         std::array<std::atomic<uint64_t>, kRounds> detail;
-        // Of each other rank: the round in which this one waits for its message; 0: it does not.
+        // Holds, for each other rank, the round in which this rank waits for its message; 0: it does not wait.
         alignas(kLine) std::array<std::atomic<uint32_t>, kMostRanks> word;
     };
     static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(Place) == 2 * kLine);

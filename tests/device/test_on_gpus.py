@@ -27,7 +27,7 @@ def run(*command: str) -> str:
 @pytest.mark.parametrize("mode", ["peer", "proxy"])
 def test_kernels_of_other_compilers(way: str, package: str, mode: str) -> None:
     module = pytest.importorskip(package)
-    if way == "numba" and not hasattr(module, "CUSource"):
+    if way == "numba" and not hasattr(module, "CUSource"):  # the C++ header is linked by it
         pytest.skip("this numba-cuda links no sources: it is too old")
     assert run(sys.executable, "-m", "device.one_process", way, mode).endswith("ok\n")
 

@@ -245,8 +245,8 @@ INTERRUPTED = (
     ("tcp", ordered.Ordered, "_signal_at_once"),
     ("shm", meetings.Meetings, "_come"),
     ("shm", meetings.Meetings, "_finish"),
-    ("tcp", steps, "_ended_soon"),
-    ("shm", steps, "_ended_soon"),
+    ("tcp", steps, "_done_soon"),
+    ("shm", steps, "_done_soon"),
 )
 
 

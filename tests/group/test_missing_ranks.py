@@ -102,7 +102,7 @@ class TestACollectiveWhoseTimeIsUp:
             zh.wait_all(first, PATIENCE_S)
 
     def test_a_group_too_large_to_ask_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Those are asked that were reached before, or are to be reached first; nobody else is called missing."""
+        """It asks the ranks that were reached before, or are to be reached first, and calls nobody else missing."""
         monkeypatch.setattr(attendance, "_MOST_ASKED", 2)
         with groups(tmp_path, 8) as ranks:
             ranks[0].connect(7).result(PATIENCE_S)

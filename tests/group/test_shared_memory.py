@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -19,7 +20,7 @@ from support.leaks import holdings
 from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from zerohop._native import BOARD_RANKS, BOARD_SLOT_BYTES, Board
-from zerohop.group.collectives import shared
+from zerohop.group.collectives import reducing, shared
 from zerohop.group.collectives.meetings import Meetings
 from zerohop.group.collectives.operands import Numbers
 from zerohop.group.collectives.shared import Shared
@@ -110,14 +111,14 @@ def test_ranks_that_come_at_any_moment(tmp_path: Path) -> None:
             chance = random.Random(rank)
             for number in range(rounds):
                 if chance.random() < 0.3:
-                    await asyncio.sleep(chance.random() * 1e-3)
+                    await asyncio.sleep(chance.random() * 1e-3)  # the moments are random on purpose: no event is meant
                 check(rank, number, await group.allreduce(values(rank, number)))
 
         def called(rank: int, group: zh.Group) -> None:
             chance = random.Random(rank)
             for number in range(rounds):
                 if chance.random() < 0.3:
-                    time.sleep(chance.random() * 1e-3)  # ranks come at different moments
+                    time.sleep(chance.random() * 1e-3)  # no event is waited for: a rank comes late by chance
                 check(rank, number, group.allreduce(values(rank, number)).result(PATIENCE_S))
 
         threads = [threading.Thread(target=called, args=(rank, ranks[rank])) for rank in range(size - 1)]
@@ -140,7 +141,7 @@ def test_the_last_result_is_read_also_if_rank_0_leaves(two: list[zh.Group], monk
         if meetings._rank == 1:
             first.result(PATIENCE_S)
             closing.start()
-            time.sleep(patience(0.2))  # the other rank asks for its memory meanwhile, and does not get it
+            time.sleep(patience(0.2))  # no event tells that the memory is asked for, in vain, by the rank that closes
         taking(meetings, meeting)
 
     monkeypatch.setattr(Meetings, "_take", late)
@@ -223,15 +224,15 @@ def test_a_slot_that_cannot_be_filled_or_read(two: list[zh.Group], fails: str, m
     """The Operation says so, and the other rank is told at once."""
     in_all(two, lambda group: group.barrier())
 
-    name = "put" if fails == "put" else "reduce_bytes"
-    attempt: Any = getattr(Numbers, name)
+    owner, name = (reducing, "put_bytes") if fails == "put" else (Numbers, "reduce_bytes")
+    attempt: Any = getattr(owner, name)
 
-    def fail(numbers: Any, *arguments: Any) -> None:
-        if numbers.flat[0] == 7:
+    def fail(operand: Any, *arguments: Any) -> None:
+        if (operand.numpy().view(float) if fails == "put" else operand.flat)[0] == 7:
             raise zh.DeviceFailed("the device has fallen off the bus")
-        attempt(numbers, *arguments)
+        attempt(operand, *arguments)
 
-    monkeypatch.setattr(Numbers, name, fail)
+    monkeypatch.setattr(owner, name, fail)
     other: zh.Operation[Any]
     failing, other = two[0].allreduce(np.full(5, 7.0)), two[1].allreduce(np.ones(5))
     with pytest.raises(zh.DeviceFailed):
@@ -273,3 +274,34 @@ def test_one_that_uses_messages_meanwhile(tmp_path: Path, what: str) -> None:
         in_all(ranks, lambda group: group.barrier())
         for operation in [*map(most, ranks[:3]), last(ranks[3])]:
             assert isinstance(operation.exception(PATIENCE_S / 2), (zh.ProtocolError, zh.PeerLost))
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "allreduce", "allgather"])
+def test_an_array_whose_file_is_cut_off(two: list[zh.Group], tmp_path: Path, kind: str) -> None:
+    """Its pages are gone: an access is a bus error, which ends a process."""
+    in_all(two, lambda group: group.barrier())
+    file = tmp_path / "array"
+    file.write_bytes(bytes(40_000))
+    array = np.memmap(file, np.float32, "r+")
+    calls: dict[str, Callable[[zh.Group, Any], zh.Operation[Any]]] = {
+        "broadcast": lambda group, x: group.broadcast(x),
+        "allreduce": lambda group, x: group.allreduce(x, out=np.empty(10_000, np.float32)),
+        "allgather": lambda group, x: group.allgather(x, np.empty(20_000, np.float32)),
+    }
+    os.truncate(file, 0)
+    failing, other = calls[kind](two[0], array), calls[kind](two[1], np.ones(10_000, np.float32))
+    with pytest.raises(zh.AccessDenied, match="truncated"):
+        failing.result(PATIENCE_S)
+    with pytest.raises(zh.PeerLost, match="rank 0: it has given up"):
+        other.result(PATIENCE_S)
+
+
+def test_a_tensor_that_was_moved_while_it_waited(two: list[zh.Group]) -> None:
+    torch = pytest.importorskip("torch")
+    in_all(two, lambda group: group.barrier())
+    tensor = torch.zeros(1000)
+    waiting = two[1].broadcast(tensor)
+    tensor.untyped_storage().resize_(80_000_000)
+    two[0].broadcast(torch.ones(1000)).result(PATIENCE_S)
+    with pytest.raises(zh.Closed, match="moved"):
+        waiting.result(PATIENCE_S)

@@ -58,7 +58,7 @@ class Meeting(NamedTuple):
 
 
 def fits(kind: str, meeting: Meeting, size: int) -> bool:
-    """Tell whether a collective is carried out by a meeting, where ranks share memory."""
+    """Tell whether a meeting carries out a collective where ranks share memory."""
     return algorithm_of(kind, meeting.nbytes, size, shared=True) == SHARED_MEMORY
 
 
@@ -80,7 +80,7 @@ class Meetings:
         Raises:
             StepsFailed: as ``Call.wait``.
         """
-        self._know_partners(call)
+        call.partners.update(range(self._size))
         if call.abandoned:  # this posts nothing, and raises
             await call.wait(call.signal_of((self._rank + 1) % self._size))
         await self._finish(call, meeting, self._come(meeting, call.number, 0))
@@ -100,7 +100,7 @@ class Meetings:
                 failed = error
 
             async def left(call: Call) -> T:
-                self._know_partners(call)
+                call.partners.update(range(self._size))
                 if failed is not None:
                     raise failed
                 await self._finish(call, meeting, arrived)
@@ -137,22 +137,20 @@ class Meetings:
         try:
             if arrived is not None:
                 await self._wait(call, *arrived)
-        except BaseException:
+            self._take(meeting)
+        finally:
             self._board.end()
-            raise
-        self._take(meeting)
 
     async def _wait(self, call: Call, waiting: list[int], all_here: bool) -> None:
         """Exchange signals with those who wait and those who are not here; the first failure ends this."""
         ranks = waiting if all_here else waiting + self._board.leave_word()
         receives, sends = [call.signal_of(rank) for rank in ranks], [call.signal(rank) for rank in ranks]
-        while receives:
-            if len(receives) > 1:
-                await until(First([each.operation for each in receives]))
+        while len(receives) > 1:
+            await until(First([each.operation for each in receives]))
             ended = [each for each in receives if each.operation.done()]
-            await call.wait(*(ended or receives))
-            receives = [each for each in receives if ended and each not in ended]
-        await call.wait(*sends)
+            await call.wait(*ended)
+            receives = [each for each in receives if each not in ended]
+        await call.wait(*receives, *sends)
         differing = self._board.differing()
         if differing is not None:
             raise failed_by_tag(call.tag, *differing)
@@ -164,6 +162,3 @@ class Meetings:
                 meeting.take(self._slots)
         finally:
             self._board.end()
-
-    def _know_partners(self, call: Call) -> None:
-        call.partners.update(rank for rank in range(self._size) if rank != self._rank)

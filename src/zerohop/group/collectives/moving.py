@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from zerohop.config.checks import as_int, check_int
@@ -24,7 +25,6 @@ from zerohop.group.collectives.tags import tag_of
 if TYPE_CHECKING:
     from zerohop.core.face import Local, Memory, Operation, View
     from zerohop.group.collectives.call import Call
-    from zerohop.group.collectives.operands import Octets
 
 T = TypeVar("T")
 
@@ -61,14 +61,6 @@ class Moving(Delegating):
                 await trees.broadcast_in_parts(call, view, root)
             return x
 
-        at_root = self.rank == root
-
-        def put(slot: Octets) -> None:
-            put_bytes(slot, view)
-
-        def take(slots: list[Octets]) -> None:
-            take_bytes(view, slots[root])
-
         tag = tag_of("broadcast", root=root, nbytes=view.nbytes, backend=backend)
         return self._begin_collective(
             "broadcast",
@@ -79,7 +71,13 @@ class Moving(Delegating):
             keep=(x, view),
             path=nccl,
             value=x,
-            meeting=Meeting(int(tag), view.nbytes, root, put if at_root else None, None if at_root else take),
+            meeting=Meeting(
+                int(tag),
+                view.nbytes,
+                root,
+                put=partial(put_bytes, view) if self.rank == root else None,
+                take=None if self.rank == root else lambda slots: take_bytes(view, slots[root]),
+            ),
         )
 
     def allgather(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -114,12 +112,6 @@ class Moving(Delegating):
                 await rings.allgather(call, target, [each * block for block in range(size + 1)])
             return out
 
-        def put(slot: Octets) -> None:
-            put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            take_parts(target, [slot[:each] for slot in slots])
-
         tag = tag_of("allgather", nbytes=each, backend=backend)
         return self._begin_collective(
             "allgather",
@@ -130,7 +122,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(int(tag), each, put=put, take=take),
+            meeting=Meeting(int(tag), each, 0, partial(put_bytes, source), partial(take_parts, target, slice(each))),
         )
 
     def alltoall(self, x: Local, out: T, *, backend: str = "zerohop", timeout: float | None = None) -> Operation[T]:
@@ -152,22 +144,15 @@ class Moving(Delegating):
             raise ValueError(f"x has {source.nbytes} bytes, which are no {self.size} parts of one length")
         self._check_parts("out", target, "a part of x", each)
         check_overlap(source, target)
-        rank = self.rank
+        mine = slice(self.rank * each, (self.rank + 1) * each)
 
         async def work(call: Call) -> T:
             if nccl is not None:
                 await nccl.run(call, each, lambda: nccl_requests.alltoall(x, out))
                 return out
-            mine = slice(rank * each, (rank + 1) * each)
             await local.copy(call, target[mine], source[mine])
             await pairs.alltoall(call, source, target)
             return out
-
-        def put(slot: Octets) -> None:
-            put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            take_parts(target, [slot[rank * each : (rank + 1) * each] for slot in slots])
 
         tag = tag_of("alltoall", nbytes=each, backend=backend)
         return self._begin_collective(
@@ -179,7 +164,7 @@ class Moving(Delegating):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(int(tag), each, put=put, take=take),
+            meeting=Meeting(int(tag), each, 0, partial(put_bytes, source), partial(take_parts, target, mine)),
         )
 
     def _root(self, root: int) -> int:

@@ -64,21 +64,13 @@ class Numbers:
         """Set the elements to those of ``first`` with those of ``second``, either of which they may be."""
         _reduce(self.flat, operator, first.flat, second.flat)
 
-    def put(self, octets: Octets) -> None:
-        """Copy the elements into memory of the host, as bytes."""
-        here = self._elements_in(octets[: self.view.nbytes])
-        if isinstance(self.flat, np.ndarray):
-            np.copyto(here, self.flat)
-        else:
-            here.copy_(self.flat)
-
-    def reduce_bytes(self, operator: str, parts: list[Octets]) -> None:
-        """Set the elements to those of all parts, which are bytes of the host; the first comes first.
+    def reduce_bytes(self, operator: str, part: slice, slots: list[Octets]) -> None:
+        """Set the elements to those in one part of each array of bytes of the host; the first comes first.
 
         The host computes, also for elements of a GPU: they are few, and each part would take a copy and a kernel.
         """
         here = self.flat
-        first, *others = map(self._elements_in, parts)
+        first, *others = (self._elements_in(slot[part]) for slot in slots)
         if not isinstance(here, np.ndarray) and here.device.type != "cpu":
             here = first.new_empty(first.shape)
         for other in others:
@@ -213,27 +205,27 @@ def copy_bytes(target: Memory | View, source: Memory | View) -> None:
         target.write_bytes(0, source.read_bytes())
 
 
-def put_bytes(octets: Octets, source: Memory | View) -> None:
-    """Copy memory of any device into the first bytes of an array."""
-    here = octets[: source.nbytes]
-    np.copyto(here, bytes_of(source) if source.device == "host" else np.frombuffer(source.read_bytes(), np.uint8))
+def put_bytes(source: Memory | View, octets: Octets) -> None:
+    """Copy memory of any device into the first bytes of an array.
+
+    Raises:
+        Closed, AccessDenied, DeviceFailed: it is gone, or may have been when it was read.
+    """
+    if source.nbytes:
+        octets[: source.nbytes] = np.frombuffer(source.read_bytes(), np.uint8)
+        source.read_bytes(0, 0)  # raises if the bytes have moved meanwhile
 
 
 def take_bytes(target: Memory | View, octets: Octets) -> None:
-    """Copy the first bytes of an array into memory of any device."""
-    here = octets[: target.nbytes]
-    if target.device == "host":
-        np.copyto(bytes_of(target), here)
-    elif here.nbytes:
-        target.write_bytes(0, here.tobytes())
+    """Copy as many first bytes of an array as there is room for into memory of any device; raise as ``put_bytes``."""
+    if target.nbytes:
+        target.write_bytes(0, octets[: target.nbytes].tobytes())
+        target.read_bytes(0, 0)  # raises if the bytes have moved meanwhile
 
 
-def take_parts(target: Memory | View, parts: list[Octets]) -> None:
-    """Copy parts of one length into memory of any device, one behind the other."""
-    if target.device == "host":
-        np.concatenate(parts, out=bytes_of(target))
-    else:
-        take_bytes(target, np.concatenate(parts))
+def take_parts(target: Memory | View, part: slice, slots: list[Octets]) -> None:
+    """Copy one part of each array into memory of any device, one behind the other; raise as ``put_bytes``."""
+    take_bytes(target, np.concatenate([slot[part] for slot in slots]))
 
 
 def bytes_of(view: Memory | View) -> np.ndarray[Any, Any]:

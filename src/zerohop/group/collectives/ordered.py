@@ -116,9 +116,9 @@ class Ordered(Messaging):
             self._short = self._view(np.zeros(SHORT, np.uint8))[:]
             self._nothing = self._short[:0]
         agreed, meetings = self._shared.agreed, self._shared.meetings  # in this order: see _agree
-        if path is not None:  # NCCL does the work
+        if path is not None or (meeting is not None and not fits(kind, meeting, self.size)):  # a path is NCCL's
             meeting = None
-        if meetings is not None and meeting is not None and fits(kind, meeting, self.size):
+        if meetings is not None and meeting is not None:
             express = meetings.at_once(meeting, value)
         elif not agreed:
             express = None

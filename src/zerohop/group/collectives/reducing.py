@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zerohop.group.collectives import local, nccl_requests, pairs, rings, trees
 from zerohop.group.collectives.meetings import Meeting
+from zerohop.group.collectives.moving import OWN_PART
 from zerohop.group.collectives.nccl_library import check_type
-from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of
+from zerohop.group.collectives.operands import check_overlap, check_writable, numbers_of, put_bytes
 from zerohop.group.collectives.plan import algorithm_of
 from zerohop.group.collectives.rooted import Rooted
 from zerohop.group.collectives.tags import OPERATORS, tag_of
@@ -16,7 +18,7 @@ from zerohop.shown import shown
 if TYPE_CHECKING:
     from zerohop.core.face import Operation
     from zerohop.group.collectives.call import Call
-    from zerohop.group.collectives.operands import Numbers, Octets
+    from zerohop.group.collectives.operands import Numbers
 
 T = TypeVar("T")
 
@@ -71,9 +73,6 @@ class Reducing(Rooted):
                 await trees.reduce(call, op, source, target if at_root else None, root)
             return result if at_root else None
 
-        def take(slots: list[Octets]) -> None:
-            target.reduce_bytes(op, [slot[:nbytes] for slot in slots])
-
         tag = tag_of("reduce", op, source.dtype, root, nbytes, backend)
         return self._begin_collective(
             "reduce",
@@ -84,7 +83,13 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=result if at_root else None,
-            meeting=Meeting(int(tag), nbytes, root, source.put, take if at_root else None),
+            meeting=Meeting(
+                int(tag),
+                nbytes,
+                root,
+                partial(put_bytes, source.view),
+                partial(target.reduce_bytes, op, slice(nbytes)) if at_root else None,
+            ),
         )
 
     def allreduce(
@@ -109,20 +114,16 @@ class Reducing(Rooted):
         result: Any = x if out is None else out
 
         async def work(call: Call) -> T:
+            algorithm = algorithm_of("allreduce", nbytes, call.size)
             if nccl is not None:
                 await nccl.run(call, nbytes, lambda: nccl_requests.allreduce(x, result, op))
-                return result  # type: ignore[no-any-return]  # out is of the type of x
-            algorithm = algorithm_of("allreduce", nbytes, call.size)
-            if algorithm == "doubling":
+            elif algorithm == "doubling":
                 await pairs.allreduce(call, op, source, target)
             elif algorithm == "ring":
                 await rings.allreduce(call, op, source, target)
             else:
                 await local.copy_numbers(call, target, source)
             return result  # type: ignore[no-any-return]  # out is of the type of x
-
-        def take(slots: list[Octets]) -> None:
-            target.reduce_bytes(op, [slot[:nbytes] for slot in slots])
 
         tag = tag_of("allreduce", op, source.dtype, nbytes=nbytes, backend=backend)
         return self._begin_collective(
@@ -134,7 +135,9 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=result,
-            meeting=Meeting(int(tag), nbytes, put=source.put, take=take),
+            meeting=Meeting(
+                int(tag), nbytes, 0, partial(put_bytes, source.view), partial(target.reduce_bytes, op, slice(nbytes))
+            ),
         )
 
     def reduce_scatter(
@@ -160,7 +163,7 @@ class Reducing(Rooted):
         _check_type(source, nccl=nccl is not None)
         self._check_target(source, target, out, self.size)
         nbytes = target.view.nbytes
-        check_overlap(source.view, target.view, self.rank * nbytes, ", or exactly this rank's part")
+        check_overlap(source.view, target.view, self.rank * nbytes, OWN_PART)
 
         async def work(call: Call) -> T:
             if nccl is not None:
@@ -173,9 +176,6 @@ class Reducing(Rooted):
 
         mine = slice(self.rank * nbytes, (self.rank + 1) * nbytes)
 
-        def take(slots: list[Octets]) -> None:
-            target.reduce_bytes(op, [slot[mine] for slot in slots])
-
         tag = tag_of("reduce_scatter", op, source.dtype, nbytes=nbytes, backend=backend)
         return self._begin_collective(
             "reduce_scatter",
@@ -186,7 +186,9 @@ class Reducing(Rooted):
             keep=(source, target),
             path=nccl,
             value=out,
-            meeting=Meeting(int(tag), nbytes, put=source.put, take=take),
+            meeting=Meeting(
+                int(tag), nbytes, 0, partial(put_bytes, source.view), partial(target.reduce_bytes, op, mine)
+            ),
         )
 
     def _operands(self, x: Any, out: Any, op: str, *, written: bool, nccl: bool) -> tuple[Numbers, Numbers]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from zerohop.group.collectives import local, nccl_requests, trees
@@ -14,7 +15,6 @@ from zerohop.group.collectives.tags import tag_of
 if TYPE_CHECKING:
     from zerohop.core.face import Local, Operation
     from zerohop.group.collectives.call import Call
-    from zerohop.group.collectives.operands import Octets
 
 T = TypeVar("T")
 
@@ -70,13 +70,6 @@ class Rooted(Moving):
                 await trees.gather_directly(call, source, target, root)
             return out if rank == root else None
 
-        def put(slot: Octets) -> None:
-            put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            if target is not None:
-                take_parts(target, [slot[:each] for slot in slots])
-
         tag = tag_of("gather", root=root, nbytes=each, backend=backend)
         return self._begin_collective(
             "gather",
@@ -87,7 +80,13 @@ class Rooted(Moving):
             keep=(x, source, out, target),
             path=nccl,
             value=out if rank == root else None,
-            meeting=Meeting(int(tag), each, root, put, take),
+            meeting=Meeting(
+                int(tag),
+                each,
+                root,
+                put=partial(put_bytes, source),
+                take=None if target is None else partial(take_parts, target, slice(each)),
+            ),
         )
 
     def scatter(
@@ -132,13 +131,6 @@ class Rooted(Moving):
                 await trees.scatter_directly(call, source, target, root)
             return out
 
-        def put(slot: Octets) -> None:
-            if source is not None:
-                put_bytes(slot, source)
-
-        def take(slots: list[Octets]) -> None:
-            take_bytes(target, slots[root][rank * each :])
-
         tag = tag_of("scatter", root=root, nbytes=each, backend=backend)
         return self._begin_collective(
             "scatter",
@@ -149,5 +141,11 @@ class Rooted(Moving):
             keep=(x, source, out, target),
             path=nccl,
             value=out,
-            meeting=Meeting(int(tag), each, root, put, take),
+            meeting=Meeting(
+                int(tag),
+                each,
+                root,
+                put=None if source is None else partial(put_bytes, source),
+                take=lambda slots: take_bytes(target, slots[root][rank * each :]),
+            ),
         )

@@ -10,7 +10,7 @@ from zerohop._native import BOARD_RANKS, Board
 from zerohop.core.face import RemoteBuffer, region_of
 from zerohop.errors import ZerohopError
 from zerohop.group.collectives import pairs, trees
-from zerohop.group.collectives.meetings import Meetings, fits
+from zerohop.group.collectives.meetings import Meetings
 from zerohop.group.collectives.steps import until
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Shared:
         meetings = self.meetings
         if meetings is None:
             return await work(call)
-        if meeting is None or not fits(call.kind, meeting, self._size):
+        if meeting is None:
             # Other ranks may call a meeting, which waits for all ranks. They are told if this fails.
-            call.partners.update(self._others())
+            call.partners.update(range(self._size))
             return await work(call)
         await meetings.hold(call, meeting)
         return value
@@ -73,12 +73,9 @@ class Shared:
         self._closed = True
         self.meetings = self._kept = None
 
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self._size) if rank != self._rank]
-
     async def _agree(self, call: Call) -> None:
         """Find out, as the first steps of a group's first collective: rank 0 has the memory, and the others map it."""
-        call.partners.update(self._others())
+        call.partners.update(range(self._size))
         octets, view = call.scratch.take(_HANDLE_BYTES + self._size)
         octets.fill(0)
         found: tuple[Board, object] | None = None

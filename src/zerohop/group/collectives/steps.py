@@ -36,7 +36,6 @@ class Settled:
     def __init__(self, operations: list[Operation[Any]]) -> None:
         self.operations = operations
 
-    @property
     def done(self) -> bool:
         """Tell whether that is so."""
         return all(each.done() and not each.memory_in_use for each in self.operations)
@@ -48,7 +47,6 @@ class First:
     def __init__(self, operations: list[Operation[Any]]) -> None:
         self.operations = operations
 
-    @property
     def done(self) -> bool:
         """Tell whether one has."""
         return any(each.done() for each in self.operations)
@@ -91,12 +89,7 @@ class Steps(Generic[T]):
                 self._request = request = self._advance(None)
                 if isinstance(request, Turn):
                     continue
-                if isinstance(request, (Settled, First)):
-                    if patient and isinstance(request, First) and time.monotonic() < ends:
-                        _ended_soon(request.operations[0])
-                    if not request.done:
-                        return False
-                elif not request.done() and not (patient and time.monotonic() < ends and _ended_soon(request)):
+                if not request.done() and not (patient and time.monotonic() < ends and _done_soon(request)):
                     return False
         except StopIteration as stop:
             self.value = stop.value
@@ -158,7 +151,7 @@ async def _carry_out(request: Request) -> None:
         await asyncio.sleep(0)
     elif isinstance(request, Settled):
         ends = time.monotonic() + _SETTLE_S
-        while not request.done and time.monotonic() < ends:  # noqa: ASYNC110 - no event tells when a lane is done with memory
+        while not request.done() and time.monotonic() < ends:  # noqa: ASYNC110 - no event tells when a lane is done with memory
             await asyncio.sleep(_LOOK_S)
     elif isinstance(request, First):
         await _first_ended(request.operations)
@@ -177,7 +170,11 @@ async def _first_ended(operations: list[Operation[Any]]) -> None:
             each.cancel()
 
 
-def _ended_soon(operation: Operation[Any]) -> bool:
+def _done_soon(request: Operation[Any] | Settled | First) -> bool:
+    """Wait for a short time; tell whether what is asked for has come true."""
+    if isinstance(request, Settled):
+        return False
+    operation = request.operations[0] if isinstance(request, First) else request
     try:
         operation.exception(_WAIT_S)
     except DeadlineExceeded:
@@ -185,4 +182,4 @@ def _ended_soon(operation: Operation[Any]) -> bool:
     except BaseException as error:  # the operation was cancelled, and the steps find out; or it is a signal handler's
         if not operation.done() or isinstance(error, KeyboardInterrupt):
             raise
-    return operation.done()
+    return request.done()
